@@ -11,14 +11,14 @@ import time
 import webbrowser
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from aiohttp import web
 
 from console.caller import add_cluster_options, cluster_access
-from console.cluster.agents import Agents, Received, add_agent_options, parse_agent_options
-from console.top.fleet import AgentState, Fleet, Rounds
+from console.cluster.agents import Agents, NoAnswer, Received, add_agent_options, parse_agent_options
+from console.top.fleet import Fleet, Rounds
 from gpuagent.api_types import HISTORY_PATH, SHARES_PATH, AgentResponse
 from kube.answers import AccessError
 from kube.client import KubeClient
@@ -107,6 +107,11 @@ class Answers(Fleet):
         if not is_same:
             self._mark(name)
 
+    def _mark(self, name: str) -> None:
+        self.version += 1
+        self.changed = {each: self.changed[each] for each in self.changed if each in self.agents}
+        self.changed[name] = self.version
+
     def document(self, since: int, now: float, namespace: str) -> bytes:
         """Return what has changed since the version of the page's last document, 0 for all.
 
@@ -114,37 +119,23 @@ class Answers(Fleet):
         """
         if since > self.version:  # of an earlier process
             since = 0
-        entries = [
-            _entry(agent, now, namespace)
-            for name, agent in self.agents.items()
-            if self.changed.get(name, 0) > since and (agent.received is not None or agent.failure)
-        ]
-        return msgspec.json.encode(
-            {
-                "version": self.version,
-                "names": [agent.node for agent in self.agents.values()],
-                "failure": self.list_failure,
-                "isListed": self.is_listed,
-                "nodes": entries,
-            }
-        )
-
-    def _mark(self, name: str) -> None:
-        self.version += 1
-        self.changed = {each: self.changed[each] for each in self.changed if each in self.agents}
-        self.changed[name] = self.version
-
-
-def _entry(agent: AgentState, now: float, namespace: str) -> dict[str, Any]:
-    received = agent.received
-    act = f"Read the agent's log: kubectl logs -n {namespace} {one_line(agent.pod.name)}."
-    return {
-        "node": agent.node,
-        "failure": agent.failure or None,
-        "firstAct": act if agent.failure else None,
-        "ageSeconds": received.age_at(now) if received is not None else None,
-        "answer": msgspec.Raw(received.body) if received is not None else None,
-    }
+        nodes = []
+        for name, agent in self.agents.items():
+            received, failure = agent.received, agent.failure
+            if self.changed.get(name, 0) > since and (received is not None or failure):
+                act = f"Read the agent's log: kubectl logs -n {namespace} {one_line(agent.pod.name)}."
+                nodes.append(
+                    {
+                        "node": agent.node,
+                        "failure": failure or None,
+                        "firstAct": act if failure else None,
+                        "ageSeconds": received and received.age_at(now),
+                        "answer": received and msgspec.Raw(received.body),
+                    }
+                )
+        names = [agent.node for agent in self.agents.values()]
+        whole = {"version": self.version, "names": names, "failure": self.list_failure}
+        return msgspec.json.encode({**whole, "isListed": self.is_listed, "nodes": nodes})
 
 
 class PageOfAllNodes:
@@ -193,10 +184,7 @@ class PageOfAllNodes:
             return web.Response(status=421, text="unknown host\n")
         if origin not in (None, f"http://{request.host}") or site not in ("none", "same-origin"):
             return web.Response(status=403, text="the page of another origin\n")
-        try:
-            return await handler(request)
-        except web.HTTPException as error:
-            return web.Response(status=error.status, text="type kaishare ui for the address\n")
+        return await handler(request)
 
     def _keep_reading(self) -> None:
         self._rounds.is_paused = False
@@ -220,12 +208,10 @@ class PageOfAllNodes:
         if pod is None:
             return web.Response(status=404, text="no agent on this node\n")
         try:
-            history, failure = await self._agents.history(pod)
-        except AccessError as error:
-            history, failure = None, str(error)
-        if history is None:
-            return web.Response(status=502, text=f"{failure}\n")
-        return web.Response(body=msgspec.json.encode(history), headers=_JSON)
+            body = msgspec.json.encode(await self._agents.history(pod))
+        except (AccessError, NoAnswer) as error:
+            return web.Response(status=502, text=f"{error}\n")
+        return web.Response(body=body, headers=_JSON)
 
 
 def _static(page: Page) -> _Handler:

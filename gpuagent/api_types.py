@@ -199,11 +199,6 @@ class ApiHolding(ApiObject, frozen=True, gc=False):
     """Time since the pod last ran a kernel on the GPU, in seconds: it held no memory, or its utilisation was
     0. Null if it is not idle, if that is unknown, or for a pod without a share."""
 
-    @property
-    def known_processes(self) -> int | None:
-        """The number of processes; None if unknown: 0 from an older agent if the memory is unknown."""
-        return self.processes if self.processes or self.used_bytes is not None else None
-
 
 class ApiVerdict(WithRemedy, frozen=True, gc=False):
     """The verdict on one pod for one reason on one GPU. A pod without one is not judged for it."""
@@ -438,15 +433,6 @@ class HistoryResponse(ApiObject, frozen=True, gc=False):
     """False if pods are left out, since the response would exceed 1 MiB."""
     pods: list[ApiPodHistory] = []
     """Each pod on each GPU with known use."""
-
-
-def transitions_text(response: AgentResponse) -> str:
-    """Return how many flags were raised, cleared and dropped since the agent started; empty if none was."""
-    sums = {
-        change: sum(counts.get(change, 0) for counts in response.flag_transitions.values())
-        for change in ("raised", "cleared", "dropped")
-    }
-    return ", ".join(f"{count} {change}" for change, count in sums.items()) if any(sums.values()) else ""
 
 
 _T = TypeVar("_T")

@@ -17,11 +17,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
-from urllib.parse import urlsplit
+from typing import Any, Final, TypeVar
+from urllib.parse import quote, urlsplit
+
+import msgspec
+from msgspec import Struct
 
 from console.caller import parse_url
-from console.cluster.token_request import NoAnswer, ServiceAccountTokens, TokenUnavailable
 from gpuagent.api_types import (
     HISTORY_PATH,
     SHARES_PATH,
@@ -31,12 +33,12 @@ from gpuagent.api_types import (
     read_answer,
     read_history,
 )
-from kube.access import GivenAddress
-from kube.answers import Unreachable, status_error
+from kube.access import AccessError, GivenAddress
+from kube.answers import ApiError, Unreachable, status_error
 from kube.client import AnyResponse, KubeClient
-from kube.kinds import PODS, Container, FullMeta, Pod, PodCondition, PodStatus
+from kube.kinds import PODS, FullMeta, Pod, PodCondition, PodStatus
 from service.command import UsageError, namespace_name, read_by
-from service.http.authentication import OWN_HEADER
+from service.http.authentication import OWN_HEADER, is_token
 from service.names import is_dns_subdomain
 from service.text import MALFORMED, one_line, quoted
 
@@ -52,6 +54,15 @@ _PORT: Final = 9445
 _SECONDS: Final = 5.0  # for one request to an agent
 _NOT_AN_AGENTS: Final = "the response is not from an agent"
 _OK, _UNAUTHORIZED = 200, 401
+TOKEN_SECONDS: Final = 600
+"""Requested lifetime: the shortest one that API servers accept (TokenRequestSpec), and none gives less:
+--service-account-max-token-expiration is an hour or more."""
+REQUEST_SECONDS: Final = 5.0  # time limit of one TokenRequest
+RETRY_SECONDS: Final = 10.0  # shortest time between two requests after a failure
+REPLACE_SECONDS: Final = 60.0
+"""Age from which a token that a server refuses is replaced: a server that refuses each token must not cause
+more requests than one in this time."""
+_T = TypeVar("_T")
 _READY: Final = PodStatus(conditions=[PodCondition(type="Ready", status="True")])
 
 
@@ -118,8 +129,90 @@ class AgentReading:
     missing_right: str = ""
 
 
-class _Failed(NoAnswer):
-    """A request to an agent failed."""
+class _TokenStatus(Struct):
+    token: str
+
+
+class _TokenRequest(Struct, tag_field="kind", tag="TokenRequest"):
+    status: _TokenStatus
+
+
+class NoAnswer(Exception):
+    """No answer, or a refusal; the message is one line without a token."""
+
+    def __init__(self, message: str, *, missing_right: str = "") -> None:
+        super().__init__(message)
+        self.missing_right = missing_right  # that of the caller; empty if the cause is another one
+
+
+class TokenUnavailable(NoAnswer):
+    """The API server issued no token."""
+
+
+class ServiceAccountTokens:
+    """Keeps one token of a service account, and renews it after half of its lifetime.
+
+    Concurrent callers wait for one request, and the first one is sent when a token is needed. A failed
+    request is repeated after `RETRY_SECONDS` or later. The tokens have the agents' audience alone, so that
+    the API server itself does not accept them. `clock` has monotonic seconds.
+    """
+
+    def __init__(
+        self, client: KubeClient, *, namespace: str, account: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._client, self._clock = client, clock
+        self._namespace, self._account = namespace, account
+        self._lock = asyncio.Lock()  # held during a request; concurrent callers wait for its result
+        self._token, self._issued_at = "", 0.0
+        self._failure: TokenUnavailable | None = None
+        self._retry_at = -float("inf")  # monotonic seconds until which the last failure counts
+
+    async def token(self, refused: str = "") -> str:
+        """Return a token, and another one than a server has refused unless that is recent.
+
+        The server refuses a recent one for another reason than its age. Raises TokenUnavailable if the API
+        server issues none and the last one has expired.
+        """
+        async with self._lock:
+            now, is_refused = self._clock(), self._token == refused
+            age = now - self._issued_at
+            if self._token and age < (REPLACE_SECONDS if is_refused else TOKEN_SECONDS / 2):
+                return self._token
+            try:
+                if self._failure is not None and now < self._retry_at:
+                    raise self._failure.with_traceback(None)
+                self._token, self._issued_at, self._failure = await self._request(), now, None
+            except TokenUnavailable as error:
+                if error is not self._failure:
+                    self._failure, self._retry_at = error, self._clock() + RETRY_SECONDS
+                if not self._token or is_refused or age >= TOKEN_SECONDS:
+                    raise
+            return self._token
+
+    async def _request(self) -> str:
+        namespace, account = quote(self._namespace, safe=""), quote(self._account, safe="")
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+        spec = {"audiences": [AGENT_AUDIENCE], "expirationSeconds": TOKEN_SECONDS}
+        wanted = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        body = msgspec.json.encode(wanted)
+        try:
+            answer = await self._client.request("POST", path, body=body, seconds=REQUEST_SECONDS)
+            token = msgspec.json.decode(answer, type=_TokenRequest).status.token
+        except ApiError as error:
+            message, right = str(error), ""
+            if error.is_forbidden:
+                right = f"create serviceaccounts/token of {self._account} in {self._namespace}"
+                message = f"the caller may not {right}"
+            elif error.is_not_found:
+                message = f"the service account {self._account} does not exist in {self._namespace}"
+            raise TokenUnavailable(message, missing_right=right) from None
+        except (Unreachable, AccessError) as error:
+            raise TokenUnavailable(str(error)) from None
+        except MALFORMED:  # the error's text may quote the answer
+            token = ""
+        if not is_token(token):
+            raise TokenUnavailable(f"POST {path}: the answer is not a TokenRequest")
+        return token
 
 
 class Agents:
@@ -138,9 +231,7 @@ class Agents:
         self.namespace = options.namespace
         self._client, self._account, self._part = client, options.account, namespace
         self._tokens, self._part_tokens = (
-            ServiceAccountTokens(
-                client, namespace=place, account=account, audience=AGENT_AUDIENCE, clock=clock
-            )
+            ServiceAccountTokens(client, namespace=place, account=account, clock=clock)
             for place, account in ((options.namespace, options.account), (namespace, NAMESPACE_ACCOUNT))
         )
         # UIDs of the pods that have asked for authentication; no other pod receives a token.
@@ -163,28 +254,19 @@ class Agents:
     async def read(self, pod: Pod) -> AgentReading:
         """Request an agent's figures. The reading has the reason of a failure; raises AccessError only."""
         try:
-            return AgentReading(pod=pod, received=self._decoded(pod, await self._get_figures(pod)))
-        except _Failed as error:
+            response = await self._get_figures(pod)
+            answer = _decoded(read_answer, response)
+        except NoAnswer as error:
             return AgentReading(pod=pod, failure=str(error), missing_right=error.missing_right)
-
-    def _decoded(self, pod: Pod, response: AnyResponse) -> Received:
-        try:
-            answer = read_answer(response.body)
-        except NotAnAnswer as error:
-            raise _Failed(not_an_answer(error)) from None
         if pod.is_bound and answer.node != pod.spec.node_name:
-            raise _Failed(f"the response is for another node: {quoted(answer.node)}")
+            return AgentReading(pod=pod, failure=f"the response is for another node: {quoted(answer.node)}")
         age = age_of_figures(answer, response.date)
-        return Received(answer=answer, body=response.body, at=self._clock(), age=age)
+        received = Received(answer=answer, body=response.body, at=self._clock(), age=age)
+        return AgentReading(pod=pod, received=received)
 
-    async def history(self, pod: Pod) -> tuple[HistoryResponse | None, str]:
-        """Request the last 15 minutes of an agent's pods; return them, or None and why there are none."""
-        try:
-            return read_history((await self._get_figures(pod, HISTORY_PATH)).body), ""
-        except _Failed as error:
-            return None, str(error)
-        except NotAnAnswer as error:
-            return None, not_an_answer(error)
+    async def history(self, pod: Pod) -> HistoryResponse:
+        """Request the last 15 minutes of an agent's pods; raises NoAnswer and AccessError."""
+        return _decoded(read_history, await self._get_figures(pod, HISTORY_PATH))
 
     async def _get_figures(self, pod: Pod, path: str = SHARES_PATH) -> AnyResponse:
         """Request figures, with a token if the agent answers 401 without one.
@@ -209,19 +291,19 @@ class Agents:
                 token = await tokens.token()
             response = await self._get(pod, path, token)
             if response.status == _UNAUTHORIZED:
-                newer = await tokens.token_after(token)
+                newer = await tokens.token(token)
                 response = response if newer == token else await self._get(pod, path, newer)
         except TokenUnavailable as error:
             message = f"{error}; the agent asks for authentication"
-            raise _Failed(message, missing_right=error.missing_right) from None
+            raise NoAnswer(message, missing_right=error.missing_right) from None
         _require_ok(response, f"refuses the service account {account}")
         return response
 
     async def _get(self, pod: Pod, path: str, token: str = "") -> AnyResponse:
-        """Request a path of the agent; raise `_Failed` for errors of the proxy."""
+        """Request a path of the agent; raise NoAnswer for errors of the proxy."""
         if pod.metadata.deletion_timestamp or not pod.is_bound:
             state = "terminating" if pod.metadata.deletion_timestamp else "not bound to a node"
-            raise _Failed(f"the pod is {state}")
+            raise NoAnswer(f"the pod is {state}")
         pod_path = PODS.path(pod.metadata.namespace, _proxied(pod))
         response = await self._send(f"{pod_path}/proxy{path}", token, advice=f"; {NETWORK_ADVICE}")
         # An error as a Status object is probably the API server's.
@@ -242,10 +324,10 @@ class Agents:
             part = len(token) if not failure and response.status == _OK else 8
             answer = failure.encode() if failure else response.reason.encode(errors="replace") + response.body
             if token.encode()[:part] in answer:
-                raise _Failed(f"{_NOT_AN_AGENTS}: it repeats the token of the request")
+                raise NoAnswer(f"{_NOT_AN_AGENTS}: it repeats the token of the request")
         if failure:
             no_answer = f"no answer within {self._seconds:g} s{advice}"
-            raise _Failed(no_answer if failure == "no answer in time" else failure)
+            raise NoAnswer(no_answer if failure == "no answer in time" else failure)
         return response
 
 
@@ -284,9 +366,11 @@ def agent_address(url: str) -> GivenAddress:
     return GivenAddress(server, context)
 
 
-def not_an_answer(error: Exception) -> str:
-    """Return the message about a response that cannot be decoded."""
-    return f"{_NOT_AN_AGENTS}: {one_line(str(error))}"
+def _decoded(read: Callable[[bytes], _T], response: AnyResponse) -> _T:
+    try:
+        return read(response.body)
+    except NotAnAnswer as error:
+        raise NoAnswer(f"{_NOT_AN_AGENTS}: {one_line(str(error))}") from None
 
 
 def age_of_figures(answer: AgentResponse, date: str) -> float | None:
@@ -302,45 +386,40 @@ def age_of_figures(answer: AgentResponse, date: str) -> float | None:
 
 
 def _require_ok(response: AnyResponse, refusal: str = "") -> None:
-    """Raise `_Failed` unless the status is 200. `refusal` says what an agent does that accepts no token."""
+    """Raise NoAnswer unless the status is 200. `refusal` says what an agent does that accepts no token."""
     text = one_line(response.body.decode("utf-8", "replace"), 200)
     answer = f"{response.status}{f', {text}' if text else ''}"
     if response.status in (_UNAUTHORIZED, 403) and refusal:
-        raise _Failed(f"the agent {refusal}: {answer}")
+        raise NoAnswer(f"the agent {refusal}: {answer}")
     if response.status == 503 and refusal.startswith("refuses"):
-        raise _Failed(f"the agent cannot check the token: {answer}")
+        raise NoAnswer(f"the agent cannot check the token: {answer}")
     if response.status == 421:
-        raise _Failed(f"the agent rejects the host name: {answer}")
+        raise NoAnswer(f"the agent rejects the host name: {answer}")
     if response.status != _OK:
-        raise _Failed(f"{_NOT_AN_AGENTS}: {answer}")
+        raise NoAnswer(f"{_NOT_AN_AGENTS}: {answer}")
 
 
-def _proxy_failure(response: AnyResponse, pod: Pod) -> _Failed:
+def _proxy_failure(response: AnyResponse, pod: Pod) -> NoAnswer:
     error = status_error(response.body, "proxy", http_status=response.status, http_reason=response.reason)
     if error.is_forbidden:
         right = f"get pods/proxy in {pod.metadata.namespace}"
-        return _Failed(f"the caller may not {right}", missing_right=right)
+        return NoAnswer(f"the caller may not {right}", missing_right=right)
     if error.is_not_found:
-        return _Failed("the pod no longer exists")
+        return NoAnswer("the pod no longer exists")
     if error.status in (502, 503, 504):
-        return _Failed(f"the API server cannot reach the agent: {error.message}; {NETWORK_ADVICE}")
-    return _Failed(str(error))
+        return NoAnswer(f"the API server cannot reach the agent: {error.message}; {NETWORK_ADVICE}")
+    return NoAnswer(str(error))
 
 
 def _proxied(pod: Pod) -> str:
     """Return the pod with scheme and port, as in paths of the API server's proxy.
 
-    The port has TLS if the kubelet's probes in the pod's spec have.
+    The port has TLS if the kubelet's readiness probe in the pod's spec has.
     """
-    own = [container for container in pod.spec.containers or () if _port_of(container)]
-    scheme = "https:" if any(map(_is_probed_with_tls, own)) else ""
-    return f"{scheme}{pod.name}:{next(map(_port_of, own), None) or _PORT}"
-
-
-def _port_of(container: Container) -> int | None:
-    return next((port.container_port for port in container.ports or () if port.name == "http"), None)
-
-
-def _is_probed_with_tls(container: Container) -> bool:
-    probes = (container.readiness_probe, container.liveness_probe, container.startup_probe)
-    return any(probe and probe.http_get and probe.http_get.scheme == "HTTPS" for probe in probes)
+    for container in pod.spec.containers or ():
+        port = next((port.container_port for port in container.ports or () if port.name == "http"), None)
+        if port is not None:
+            probe = container.readiness_probe
+            is_tls = probe is not None and probe.http_get is not None and probe.http_get.scheme == "HTTPS"
+            return f"{'https:' if is_tls else ''}{pod.name}:{port}"
+    return f"{pod.name}:{_PORT}"

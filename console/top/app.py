@@ -4,58 +4,49 @@ import asyncio
 import gc
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
-from textual import events, work
+from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.geometry import Size
-from textual.message import Message
 from textual.screen import ModalScreen
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widgets import Footer, Input, Static
 
+from console.top.details import details_of, summary_of
 from console.top.fleet import (
+    GROUPS,
+    SORTS,
     AgentState,
     Arrangement,
     Fleet,
-    GroupBy,
-    GroupLine,
     Line,
     Rounds,
-    Sort,
     arrange,
     is_old,
 )
-from console.top.layout import SIGN_AT_RISK, SIGN_FLAGGED, Layout, Widths, layout, merge_widths
-from console.top.pod_rows import PodRow, PodState
-from console.top.text import details_of, gpu_overview, head, summary_of
+from console.top.layout import Layout, layout
+from console.top.pod_rows import SIGNS, PodRow, Tier, sign
+from console.top.text import gpu_lines, head
 
 _ALARM: Final = Style(color="red", bold=True)
 _OVER: Final = Style(color="yellow")
-_PLAIN: Final = Style()
-
-
-def _style_of(line: Line, *, is_old: bool) -> Style:
-    """Return the style of a line of the table; `is_old` are figures of the past."""
-    if isinstance(line, GroupLine):
-        return Style(bold=True)
-    if isinstance(line, AgentState):
-        return _OVER
-    style = Style(color="yellow", bold=True) if line.is_cause else _PLAIN
-    if line.is_violation:
-        style = _ALARM if line.state is PodState.FLAGGED else _OVER
-    elif line.is_at_risk:
-        style = Style(color="magenta")
-    return style + (Style(dim=True) if is_old else _PLAIN)
+_STYLES: Final = {
+    Tier.FLAGGED: _ALARM,
+    Tier.IN_GRACE: _OVER,
+    Tier.CAUSE: Style(color="yellow", bold=True),
+    Tier.AT_RISK: Style(color="magenta"),
+    Tier.CALM: Style(),
+}
 
 
 class LinesTable(ScrollView, can_focus=True):
@@ -72,26 +63,22 @@ class LinesTable(ScrollView, can_focus=True):
         Binding("enter", "app.details", "Details", key_display="⏎"),
     ]
 
-    class Moved(Message):
-        """The cursor or the lines have changed."""
-
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, on_move: Callable[[], None]) -> None:
         super().__init__()
-        self._fleet = fleet
+        self._fleet, self._on_move = fleet, on_move
         self.lines: Sequence[Line] = ()
         self.cursor = 0
-        self._widths: Widths = {}
         self.chosen: Layout = layout(80, {})
 
-    def set_lines(self, lines: Sequence[Line], widths: Widths) -> None:
+    def set_lines(self, lines: Sequence[Line]) -> None:
         """Show other lines, with the cursor on the same pod if it is still there."""
         line = self.line_at_cursor()
         key = line.key if line is not None and self.cursor else None
         row_on_screen = self.cursor - self.scroll_offset.y
-        self.lines, self._widths = lines, widths
+        self.lines = lines
         same = (index for index, line in enumerate(lines) if line.key == key)
         self.cursor = next(same, min(self.cursor, max(len(lines) - 1, 0)))
-        self.chosen = layout(self.size.width or 80, widths)
+        self.chosen = layout(self.size.width or 80, self._fleet.widths)
         self.virtual_size = Size(self.size.width, len(lines))
         self.scroll_to(y=max(self.cursor - row_on_screen, 0), animate=False, immediate=True)
         self.action_move()
@@ -106,14 +93,18 @@ class LinesTable(ScrollView, can_focus=True):
         if index >= len(self.lines):
             return Strip.blank(width, self.rich_style)
         line = self.lines[index]
-        is_past = is_old(self._fleet, line)
-        style = self.rich_style + _style_of(line, is_old=is_past) + Style(reverse=index == self.cursor)
+        style = self.rich_style + Style(reverse=index == self.cursor)
         if isinstance(line, PodRow):
-            return Strip([Segment(self.chosen.row(line, is_old=is_past), style)], width)
-        return Strip([Segment(self.chosen.fit_line(line.text(time.monotonic())), style)], width)
+            is_past = is_old(self._fleet, line)
+            text = self.chosen.row(sign(line, is_old=is_past), line.cells)
+            style += _STYLES[line.tier] + Style(dim=True if is_past else None)
+        else:
+            text = self.chosen.fit(line.text(time.monotonic()))
+            style += _OVER if isinstance(line, AgentState) else Style(bold=True)
+        return Strip([Segment(text, style)], width)
 
     def on_resize(self) -> None:
-        self.set_lines(self.lines, self._widths)
+        self.set_lines(self.lines)
 
     def action_move(self, lines: int = 0, pages: int = 0) -> None:
         """Move the cursor by lines and pages, and keep it on the screen."""
@@ -124,7 +115,7 @@ class LinesTable(ScrollView, can_focus=True):
             y = self.cursor if self.cursor < top else self.cursor - height + 1
             self.scroll_to(y=y, animate=False, immediate=True)
         self.refresh()
-        self.post_message(self.Moved())
+        self._on_move()
 
 
 _REFRESH_SECONDS: Final = 0.5  # how often new responses reach the table
@@ -133,15 +124,13 @@ _LOW_ROWS: Final = 20  # a terminal with fewer rows has no summary of the line u
 
 _HELP: Final = """\
 Keys
-  ↑ ↓ j k            move the cursor
-  PgUp PgDn space    move by a page; Home End: first line, last line
-  Enter              details: every figure of the line with its source
-  /                  filter; Esc removes it. All words must occur in the
-                     node, namespace/pod, size, queue, vCluster, or flag
-  s                  sort by flags, used, share, time over, pod, node
-  f                  flagged pods, and those on a GPU at risk
-  g                  group by node, namespace, queue
-  p  q               pause or resume; quit
+  ↑ ↓ j k PgUp PgDn space Home End   move the cursor
+  Enter   what to do first, and every figure of the line
+  /       filter by words of the node, namespace/pod, size, queue,
+          vCluster or state; Esc removes it
+  s  g    sort and group in the next way; the last line names it
+  f       flagged pods, and those on a GPU at risk
+  p  q    pause or resume; quit
 
 Signs in front of a line
   !   flagged
@@ -150,18 +139,9 @@ Signs in front of a line
   *   at risk: its share may not be free any more
   ?   the agent does not answer, or reports problems
 
-Cells
-  unknown   never counted as 0
-  -         does not exist
-  ≥         a part of the sum is unknown
-
-1 GiB is 1024 MiB. % is used memory divided by the share.
+`unknown` is never counted as 0, `-` does not exist, and a part of a
+sum with ≥ is unknown. 1 GiB is 1024 MiB. % is used memory divided by the share.
 """
-
-
-_CHOICES: Final[Mapping[str, list[Any]]] = {
-    "sort": list(Sort), "group": list(GroupBy), "flagged_only": [False, True],
-}  # fmt: skip
 
 
 class TextScreen(ModalScreen[None]):
@@ -203,7 +183,6 @@ class TopApp(App[None]):
     #columns { height: 1; text-style: bold underline; }
     #summary { height: 6; }
     #status { height: 1; text-style: dim; }
-    .low #summary, .calm #summary { display: none; }
     #head, #gpus, #columns, #status { text-wrap: nowrap; text-overflow: ellipsis; }
     #filter { height: 1; border: none; padding: 0; display: none; }
     #filter.open { display: block; }
@@ -224,22 +203,24 @@ class TopApp(App[None]):
         super().__init__(ansi_color=True)
         self.rounds, self._fleet, self.arrangement = rounds, fleet, arrangement
         self._shown_version = -1
+        # Textual removes the parts one by one at the end, while timers still run.
+        names = ("head", "gpus", "columns", "summary", "status")
+        self._parts = {name: Static(id=name, markup=False) for name in names}
+        self._table = LinesTable(fleet, self._show_line)
+        self._filter = Input(
+            id="filter", placeholder="words to find; Enter keeps, Esc removes", select_on_focus=False
+        )
 
     def compose(self) -> ComposeResult:
-        parts = ("head", "gpus", "columns")
-        yield from (Static(id=part, markup=False) for part in parts)
-        yield LinesTable(self._fleet)
-        yield from (Static(id="summary", markup=False), Static(id="status", markup=False))
-        yield Input(id="filter", placeholder="words to find; Enter keeps, Esc removes", select_on_focus=False)
+        head, gpus, columns, summary, status = self._parts.values()
+        yield from (head, gpus, columns, self._table, summary, status, self._filter)
         yield Footer(compact=True, show_command_palette=False)
 
-    def on_resize(self, event: events.Resize) -> None:
-        self.screen_stack[0].set_class(event.size.height < _LOW_ROWS, "low")
-        if self._is_complete():
-            self._show_head()
+    def on_resize(self) -> None:
+        self._show_head()
 
     def on_mount(self) -> None:
-        self.query_one(LinesTable).focus()
+        self._table.focus()
         self._show_head()
         self._read()
         self.set_interval(_REFRESH_SECONDS, self._refresh)
@@ -250,90 +231,86 @@ class TopApp(App[None]):
 
     def _refresh(self) -> None:
         """Show new responses; nothing moves while paused."""
-        if not self._is_complete():
-            return
         if not self.rounds.is_paused and self._shown_version != self._fleet.version:
             self.rearrange()
         else:
             self._show_head()
-            self.query_one(LinesTable).refresh()
-
-    def _is_complete(self) -> bool:
-        """Whether all parts are there; Textual removes them one by one at the end, while timers still run."""
-        return all(
-            self.query(part) for part in ("#head", "#gpus", "#columns", "#summary", "#status", LinesTable)
-        )
+            self._table.refresh()
 
     def rearrange(self) -> None:
         self._shown_version = self._fleet.version
-        widths = merge_widths(agent.widths for agent in self._fleet.agents.values())
-        self.query_one(LinesTable).set_lines(arrange(self._fleet, self.arrangement), widths)
+        self._table.set_lines(arrange(self._fleet, self.arrangement))
         self._show_head()
 
     def _show_head(self) -> None:
         lines = head(self._fleet, time.monotonic())
-        text = Text("\n").join(Text(line.text, _ALARM if line.is_alarm else "") for line in lines)
-        self.query_one("#head", Static).update(text)
-        rows, columns = self.size.height, self.size.width
-        gpus = gpu_overview(self._fleet, columns, rows // 4) if rows >= _GPU_ROWS else ()
-        overview = self.query_one("#gpus", Static)
-        overview.update(Text("\n".join(gpus)))
-        overview.display = rows >= _GPU_ROWS and bool(self._fleet.gpus)
+        text = Text("\n").join(Text(line, _ALARM if is_alarm else "") for line, is_alarm in lines)
+        self._parts["head"].update(text)
+        self._parts["gpus"].update(Text("\n".join(self._gpu_overview())))
+        self._parts["gpus"].display = self.size.height >= _GPU_ROWS and bool(self._fleet.gpus)
         tables = [agent.table for agent in self._fleet.agents.values()]
         has_trouble = any(table.flagged or table.over for table in tables) or self._has_risk()
-        self.screen_stack[0].set_class(not has_trouble, "calm")
+        self._parts["summary"].display = self.size.height >= _LOW_ROWS and has_trouble
+
+    def _gpu_overview(self) -> list[str]:
+        """Return the table of the GPUs, those in trouble first, in a quarter of the screen."""
+        gpus, most = self._fleet.gpus, self.size.height // 4
+        gpus.sort(key=lambda gpu: not (gpu.loss or gpu.at_risk or gpu.is_over_promised))
+        if len(gpus) < most:
+            return list(gpu_lines(gpus, self.size.width))
+        more = f"and {len(gpus) - most + 2} more GPUs"
+        return [*gpu_lines(gpus[: most - 2], self.size.width), more]
 
     def _has_risk(self) -> bool:
         return any(gpu.at_risk for gpu in self._fleet.gpus)
 
-    def on_lines_table_moved(self) -> None:
-        if not self._is_complete():
-            return
-        table = self.query_one(LinesTable)
-        line = table.line_at_cursor()
-        summary = summary_of(line, self._fleet) if line is not None else []
-        texts = (table.chosen.heading(), "\n".join(summary), self._status(table))
-        for part, text in zip(("#columns", "#summary", "#status"), texts, strict=True):
-            self.query_one(part, Static).update(Text(text))
+    def _show_line(self) -> None:
+        line = self._table.line_at_cursor()
+        summary = summary_of(line, self._fleet) if line is not None else ()
+        self._parts["columns"].update(Text(self._table.chosen.heading()))
+        self._parts["summary"].update(Text("\n".join(summary)))
+        self._parts["status"].update(Text(self._status()))
 
-    def _status(self, table: LinesTable) -> str:
-        choice, count = self.arrangement, len(table.lines)
+    def _status(self) -> str:
+        choice, count = self.arrangement, len(self._table.lines)
         parts = {
             "PAUSED": self.rounds.is_paused,
-            f"{table.cursor + 1}/{count}": count,
+            f"{self._table.cursor + 1}/{count}": count,
             f"sort: {choice.sort}": True,
-            f"group: {choice.group}": choice.group is not GroupBy.NONE,
+            f"group: {choice.group}": choice.group != "none",
             "flagged only": choice.flagged_only,
             f"namespace: {choice.namespace}": choice.namespace,
             f"filter: {' '.join(choice.words)}": choice.words,
-            f"{SIGN_FLAGGED} flagged  {SIGN_AT_RISK} at risk": self._has_risk(),
+            f"{SIGNS[Tier.FLAGGED]} flagged  {SIGNS[Tier.AT_RISK]} at risk": self._has_risk(),
         }
         return "  ".join(part for part, is_so in parts.items() if is_so)
 
     def action_details(self) -> None:
-        line = self.query_one(LinesTable).line_at_cursor()
+        line = self._table.line_at_cursor()
         if line is not None:
             text = partial(details_of, line, self._fleet)
             self.push_screen(TextScreen("details", lambda: "\n".join(text(time.monotonic()))))
 
     def action_next(self, choice: str) -> None:
         """Take the next order or grouping, or show flagged rows and rows at risk only, or all."""
-        values = _CHOICES[choice]
+        values: list[object] = [False, True]
+        if choice != "flagged_only":
+            values = [*(SORTS if choice == "sort" else GROUPS)]
         place = values.index(getattr(self.arrangement, choice))
         self._choose(**{choice: values[(place + 1) % len(values)]})
 
     def action_pause(self) -> None:
         self.rounds.is_paused = not self.rounds.is_paused
-        self.on_lines_table_moved()
+        self._show_line()
 
     def action_help(self) -> None:
         self.push_screen(TextScreen("kaishare top", lambda: _HELP))
 
     def action_filter(self) -> None:
-        self.query_one("#filter", Input).add_class("open").focus()
+        self._filter.add_class("open").focus()
 
     def action_clear_filter(self) -> None:
-        self.query_one("#filter", Input).value = ""
+        self._filter.value = ""
         self._choose(words=())
         self.on_input_submitted()
 
@@ -341,8 +318,8 @@ class TopApp(App[None]):
         self._choose(words=tuple(event.value.lower().split()))
 
     def on_input_submitted(self) -> None:
-        self.query_one("#filter", Input).remove_class("open")
-        self.query_one(LinesTable).focus()
+        self._filter.remove_class("open")
+        self._table.focus()
 
     def _choose(self, **choices: object) -> None:
         arrangement = replace(self.arrangement, **choices)  # type: ignore[arg-type]

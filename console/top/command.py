@@ -5,19 +5,16 @@ import asyncio
 import os
 import sys
 import time
-from typing import Final
 
 from console.caller import add_cluster_options, add_output, cluster_access, read_token
 from console.cluster.agents import AgentAtUrl, Agents, add_agent_options, agent_address, parse_agent_options
-from console.top.fleet import Arrangement, Fleet, GroupBy, Rounds, Sort
+from console.top.fleet import GROUPS, SORTS, Arrangement, Fleet, Rounds
 from console.top.text import as_text, json_parts
 from kube.access import Access
 from kube.client import KubeClient
 from service.command import UsageError, add_namespace, columns_of, write_output
 from service.log_writer import discard_library_logs
 from service.text import quoted
-
-_SORTS: Final = {sort.name.lower(): sort for sort in Sort}
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -50,9 +47,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     only = "show only flagged pods, pods that put a GPU at risk, and pods at risk"
     command.add_argument("--flagged", action="store_true", help=only)
     order = "order of the rows (default %(default)s)"
-    command.add_argument("--sort", choices=tuple(_SORTS), default="flags", help=order)
+    command.add_argument("--sort", choices=tuple(SORTS), default="flags", help=order)
     sums = "headings with sums (default %(default)s)"
-    command.add_argument("--group", choices=tuple(map(str, GroupBy)), default="none", help=sums)
+    command.add_argument("--group", choices=tuple(GROUPS), default="none", help=sums)
     command.add_argument("--once", action="store_true", help="print once as plain text and exit")
     add_output(command, "text", "json", note="; json is printed once")
 
@@ -64,13 +61,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _run(arguments: argparse.Namespace) -> int:
+    url, namespace = arguments.url, arguments.namespace or ""
     arrangement = Arrangement(
-        sort=_SORTS[arguments.sort],
-        group=GroupBy(arguments.group),
-        flagged_only=arguments.flagged,
-        namespace=arguments.namespace or "",
+        sort=arguments.sort, group=arguments.group, flagged_only=arguments.flagged, namespace=namespace
     )
-    url = arguments.url
     if url is None and arguments.token_file:
         raise UsageError("--token-file needs --url; without it tokens are requested from the API server")
     access: Access = await cluster_access(arguments) if url is None else agent_address(url)
@@ -78,11 +72,9 @@ async def _run(arguments: argparse.Namespace) -> int:
     on_node = f" on node {quoted(arguments.node)}" if arguments.node else ""
     fleet = Fleet(place="" if url else f"{on_node} in namespace {arguments.agent_namespace}")
     async with KubeClient(access) as client:
-        options = parse_agent_options(arguments)
-        namespace = arguments.namespace or ""
-        agents = (
-            AgentAtUrl(client, url, token) if url else Agents(client, options=options, namespace=namespace)
-        )
+        agents: Agents = AgentAtUrl(client, url, token)
+        if not url:
+            agents = Agents(client, options=parse_agent_options(arguments), namespace=namespace)
         rounds = Rounds(agents, fleet, node="" if url else arguments.node)
         if arguments.once or arguments.output != "text" or not _is_terminal():
             return await _print_once(arguments, rounds, fleet, arrangement)

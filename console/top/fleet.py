@@ -2,17 +2,16 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from enum import StrEnum
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from console.cluster.agents import AgentReading, Agents, Received
 from console.top.gpu_rows import LONGEST_NAME, GpuState, plain
-from console.top.layout import SIGN_OLD, Widths, measure
-from console.top.pod_rows import NO_TABLE, Key, NodeTable, PodRow, PodState, node_table
+from console.top.layout import COLUMNS, Widths
+from console.top.pod_rows import NO_TABLE, SIGN_OLD, Key, NodeTable, PodRow, Tier, node_table
 from kube.answers import REQUEST_ERRORS, AccessError, ApiError
 from kube.kinds import Pod
 from service.command import UsageError
@@ -45,7 +44,6 @@ class AgentState:
     received: Received | None = None
     failure: str = ""  # why the agent does not respond; empty while it does
     table: NodeTable = NO_TABLE
-    widths: Widths = field(default_factory=dict)
 
     def silent_seconds(self, now: float) -> float:
         """Return the seconds since the last response, or since the agent was first listed."""
@@ -65,7 +63,7 @@ class AgentState:
             state = f"asked {age} ago, no answer yet"
         else:
             suspended = "verdicts suspended: " if table.is_suspended else ""
-            state = suspended + ("; ".join(problem.text for problem in table.problems) or table.nothing)
+            state = suspended + ("; ".join(table.problems) or table.nothing)
         return f" {SIGN_OLD} {self.node}: {state}"
 
 
@@ -83,6 +81,12 @@ class Fleet:
     def gpus(self) -> list[GpuState]:
         """All GPUs, the lost ones included."""
         return [gpu for agent in self.agents.values() for gpu in agent.table.gpus]
+
+    @property
+    def widths(self) -> Widths:
+        """The widths that all rows need."""
+        all_widths = [agent.table.widths for agent in self.agents.values()] or [{}]
+        return {column.name: max(widths.get(column.name, 0) for widths in all_widths) for column in COLUMNS}
 
     def set_agents(self, pods: Iterable[Pod], now: float) -> None:
         """Take a new list of agents, by node: keep the state of known ones, drop those that are gone."""
@@ -112,7 +116,6 @@ class Fleet:
         if not agent.pod.is_bound:
             agent.node = plain(received.answer.node, LONGEST_NAME)
         agent.table = node_table(name, agent.node, received.answer)
-        agent.widths = measure(agent.table.rows)
 
     def set_failure(self, name: str, reason: str) -> None:
         """Record that an agent does not respond; its last figures stay."""
@@ -166,15 +169,13 @@ class Rounds:
 
     async def _list(self) -> None:
         try:
-            pods = await self._agents.list()
+            pods = await self._agents.list(self._node)
         except REQUEST_ERRORS as error:
             if not isinstance(error, ApiError) or not error.is_forbidden:
                 raise ListFailed(str(error)) from None
             place = f"{self._agents.namespace}{f' as {one_line(error.user)}' if error.user else ''}"
             raise ListFailed(f"the agents are not visible to you: you may not list pods in {place}") from None
-        self._fleet.set_agents(
-            (pod for pod in pods if not self._node or self._node == pod.spec.node_name), time.monotonic()
-        )
+        self._fleet.set_agents(pods, time.monotonic())
 
     async def _spread(self) -> None:
         """Start the requests of a round one by one; responses that arrive together would delay the keys."""
@@ -212,32 +213,28 @@ class Rounds:
             self._fleet.set_failure(pod.name, f"{reading.failure}{f'; pod: {trouble}' if trouble else ''}")
 
 
-class Sort(StrEnum):
-    """The order of the rows."""
+SORTS: Final[Mapping[str, Callable[[PodRow], Any]]] = {
+    "flags": attrgetter("rank"),  # flagged first, then in violation, then at risk, then by use of the share
+    "used": lambda row: 1 if row.used is None else -row.used,  # unknown ones last
+    "pod": lambda row: row.cells["name"],
+    "node": lambda _: 0,
+}
+"""Sorting is stable, and the rows come by node, GPU and pod."""
 
-    FLAGS = "flags"  # flagged first, then in violation, then at risk, then by use of the share
-    USED = "used"
-    SHARE = "use of share"
-    OVER = "time over"
-    POD = "pod"
-    NODE = "node"
-
-
-class GroupBy(StrEnum):
-    """What the rows are grouped by."""
-
-    NONE = "none"
-    NODE = "node"
-    NAMESPACE = "namespace"
-    QUEUE = "queue"
+GROUPS: Final[Mapping[str, Callable[[PodRow], str]]] = {
+    "none": lambda _: "",
+    "node": lambda row: row.cells["node"],
+    "namespace": lambda row: row.cells["namespace"],
+    "queue": lambda row: row.cells["queue"] if row.api_pod.queue else "(no queue)",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrangement:
     """The choices of a person at the table: its order, and which rows it has."""
 
-    sort: Sort = Sort.FLAGS
-    group: GroupBy = GroupBy.NONE
+    sort: str = "flags"  # of SORTS
+    group: str = "none"  # of GROUPS
     flagged_only: bool = False
     """Only flagged rows, and those of the pods on a GPU at risk that cause the risk or are at risk."""
     words: tuple[str, ...] = ()  # lower-case words; a row has to contain all of them
@@ -248,10 +245,6 @@ class GroupLine(NamedTuple):
     """Heading of a group, with its sums."""
 
     name: str
-    rows: int
-    flagged: int
-    over: int
-    at_risk: int
     sums: str
 
     @property
@@ -261,43 +254,40 @@ class GroupLine(NamedTuple):
 
     def text(self, _now: float) -> str:
         """Return the line."""
-        at_risk = f" {self.at_risk} at risk," if self.at_risk else ""
-        flags = f"{self.flagged} flagged, {self.over} in grace,{at_risk}"
-        return f"── {self.name}: {counted(self.rows, 'row')}, {flags} {self.sums}"
+        return f"── {self.name}: {self.sums}"
 
 
 Line = PodRow | GroupLine | AgentState
 
 
-def is_old(fleet: Fleet, line: Line) -> bool:
-    """Return whether a line has figures of the past, since its agent no longer responds."""
-    agent = fleet.agents.get(line.key[0])
-    return isinstance(line, PodRow) and (agent is None or bool(agent.failure))
+def is_old(fleet: Fleet, row: PodRow) -> bool:
+    """Return whether a row has figures of the past, since its agent no longer responds."""
+    agent = fleet.agents.get(row.key[0])
+    return agent is None or bool(agent.failure)
 
 
 def arrange(fleet: Fleet, arrangement: Arrangement) -> list[Line]:
     """Return the lines of the table.
 
     Agents that do not respond or report problems have a line each, after the rows that are flagged, in
-    violation or at risk. In any other order than `Sort.FLAGS`, and in groups, they come first.
+    violation or at risk. In any other order than `flags`, and in groups, they come first.
     """
     every_row = (row for agent in fleet.agents.values() for row in agent.table.rows)
-    rows = sorted(chosen_rows(every_row, arrangement), key=_KEYS[arrangement.sort])
+    rows = sorted(chosen_rows(every_row, arrangement), key=SORTS[arrangement.sort])
     agents: list[Line] = [*_shown_agents(fleet, arrangement)]
-    if arrangement.group is not GroupBy.NONE:
-        return agents + _grouped(rows, _GROUPS[arrangement.group])
-    if arrangement.sort is not Sort.FLAGS or not agents:
-        return [*agents, *rows]
-    place = next((index for index, row in enumerate(rows) if not row.is_urgent), len(rows))
+    if arrangement.group != "none":
+        return agents + _grouped(rows, GROUPS[arrangement.group])
+    calm = (index for index, row in enumerate(rows) if row.tier is Tier.CALM)
+    place = next(calm, len(rows)) if arrangement.sort == "flags" else 0
     return [*rows[:place], *agents, *rows[place:]]
 
 
 def chosen_rows(rows: Iterable[PodRow], arrangement: Arrangement) -> Iterable[PodRow]:
     """Return the rows that an arrangement shows."""
     if arrangement.flagged_only:
-        rows = (row for row in rows if row.state is PodState.FLAGGED or row.risk.text)
+        rows = (row for row in rows if row.tier is Tier.FLAGGED or row.risk.text)
     if arrangement.namespace:
-        rows = (row for row in rows if row.namespace == arrangement.namespace)
+        rows = (row for row in rows if row.cells["namespace"] == arrangement.namespace)
     words = arrangement.words
     return (row for row in rows if all(word in row.haystack for word in words)) if words else rows
 
@@ -313,51 +303,28 @@ def _shown_agents(fleet: Fleet, arrangement: Arrangement) -> list[AgentState]:
     ]
 
 
-def _last(value: float | None) -> float:
-    """Return a sort key that puts large values first and unknown ones last."""
-    return 1.0 if value is None else -value
-
-
-_KEYS: Final[dict[Sort, Callable[[PodRow], Any]]] = {
-    Sort.FLAGS: attrgetter("rank"),
-    Sort.USED: lambda row: _last(row.used),
-    Sort.SHARE: lambda row: _last(row.ratio),
-    Sort.OVER: lambda row: _last(row.over_seconds),
-    Sort.POD: attrgetter("by_pod"),
-    Sort.NODE: lambda _: 0,
-}
-"""Sorting is stable, and the rows come by node, GPU and pod."""
-
-_GROUPS: Final[dict[GroupBy, Callable[[PodRow], str]]] = {
-    GroupBy.NODE: lambda row: row.cells["node"],
-    GroupBy.NAMESPACE: lambda row: row.namespace,
-    GroupBy.QUEUE: lambda row: row.cells["queue"] if row.api_pod.queue else "(no queue)",
-}
-
-
 def _grouped(rows: Sequence[PodRow], name_of: Callable[[PodRow], str]) -> list[Line]:
-    """Return the rows under headings; flags first, then violations, then risks, then by name."""
+    """Return the rows under headings, the groups with the most urgent row first, then by name."""
     members: dict[str, list[PodRow]] = {}
     for row in rows:
         members.setdefault(name_of(row), []).append(row)
-    headings = [_heading(name, group_rows) for name, group_rows in members.items()]
-    headings.sort(key=lambda line: (not line.flagged, not line.over, not line.at_risk, line.name))
+    groups = sorted((min(row.tier for row in of_group), name) for name, of_group in members.items())
     lines: list[Line] = []
-    for heading in headings:
-        lines += [heading, *members[heading.name]]
+    for _, name in groups:
+        lines += [GroupLine(name, _sums(members[name])), *members[name]]
     return lines
 
 
-def _heading(name: str, rows: Sequence[PodRow]) -> GroupLine:
-    flagged = over = at_risk = used = share = 0
-    is_lower_bound = False
+def _sums(rows: Sequence[PodRow]) -> str:
+    tiers, used, share, is_lower_bound = [0] * len(Tier), 0, 0, False
     for row in rows:  # one pass; this runs for every row of a cluster when a key is pressed
-        flagged += row.state is PodState.FLAGGED
-        over += row.state is PodState.IN_GRACE
-        at_risk += row.is_at_risk
+        tiers[row.tier] += 1
         used += row.used or 0
         share += row.share or 0
         is_lower_bound = is_lower_bound or row.used is None or (row.has_share and row.share is None)
+    at_risk = f" {tiers[Tier.AT_RISK]} at risk," if tiers[Tier.AT_RISK] else ""
+    flags = f"{tiers[Tier.FLAGGED]} flagged, {tiers[Tier.IN_GRACE]} in grace,{at_risk}"
     at_least = "≥" if is_lower_bound else ""
-    sums = f"used {at_least}{size(used)} of shares {at_least}{size(share)}"
-    return GroupLine(name, len(rows), flagged, over, at_risk, sums)
+    return (
+        f"{counted(len(rows), 'row')}, {flags} used {at_least}{size(used)} of shares {at_least}{size(share)}"
+    )

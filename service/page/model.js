@@ -1,7 +1,7 @@
 // What the page shows, computed from the agents' documents (docs/api.md). Nothing here touches the page.
 // null is unknown, never 0. Texts are raw: view.js makes each of them safe.
 
-const NOTICEABLE = 256 * 2 ** 20; // bytes above a share that make a pod a cause of a risk in any case
+const NOTICEABLE = 256 * 2 ** 20; // bytes above a share that make a pod a cause of a risk
 const IDLE_AFTER = 3600; // seconds
 const FINISHED = ["Succeeded", "Failed"];
 
@@ -122,16 +122,12 @@ function setRisks(gpu) {
     return limits.length ? Math.max(...limits) : row.pod.gpuUnresolved || row.pod.hasUnsizedGpus ? null : 0;
   };
   const atLeast = (row) => row.used ?? Math.max(0, ...row.verdicts.map((each) => known(each.usedAtLeastBytes) ?? 0));
-  const excesses = gpu.rows.map((row) => (allowed(row) === null ? null : atLeast(row) - allowed(row)));
-  // A pod of unknown use may be the cause, so that little above a share is none.
-  const largest = Math.max(1, ...excesses, ...gpu.rows.map((row, number) => (row.used === null && excesses[number] !== null ? NOTICEABLE : 0)));
-  const smallest = gpu.excess ? NOTICEABLE : Math.min(NOTICEABLE, largest);
-  gpu.rows.forEach((row, number) => {
-    const excess = excesses[number];
-    if (excess === null) return;
-    if (excess >= smallest) row.excess = excess;
+  for (const row of gpu.rows) {
+    if (allowed(row) === null) continue;
+    const excess = atLeast(row) - allowed(row);
+    if (excess >= NOTICEABLE) row.excess = excess;
     else if (excess < 0 && row.pod.shares[row.uuid]) row.unused = -excess;
-  });
+  }
 }
 
 // Sets a row's state: its text, and its place in the order.

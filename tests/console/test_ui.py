@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from benchmarks.top import response
-from console.cluster.agents import AgentReading
+from console.cluster.agents import AgentReading, NoAnswer
 from console.ui import MOST_BYTES, Answers, PageOfAllNodes
 from gpuagent.api_types import ApiPodHistory, HistoryResponse
 from kube.kinds import Pod
@@ -36,13 +36,13 @@ class AgentsWithHistory(FakeAgents):
 
     history_failure = ""
 
-    async def history(self, pod: Pod) -> tuple[HistoryResponse | None, str]:
+    async def history(self, pod: Pod) -> HistoryResponse:
         if self.history_failure:
-            return None, self.history_failure
+            raise NoAnswer(self.history_failure)
         node = pod.spec.node_name
         names = {"uid": f"uid-{node}-greedy", "gpu_uuid": f"GPU-{node}-0"}
         series = ApiPodHistory(**names, share_mebibytes=6144, used_mebibytes=(None, 1024, 9216))
-        return HistoryResponse(node, 1.0, 15.0, True, [series]), ""
+        return HistoryResponse(node, 1.0, 15.0, True, [series])
 
 
 class ChangingAgents(AgentsWithHistory):
@@ -151,13 +151,14 @@ async def test_only_the_holder_of_the_address_reads_and_no_other_page() -> None:
 
 
 async def test_without_a_page_no_agent_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("console.ui._IDLE_SECONDS", 2.5)
+    monkeypatch.setattr("console.ui._IDLE_SECONDS", 0.5)
+    monkeypatch.setattr("console.top.fleet.EVERY_SECONDS", 0.05)
     agents = three_nodes()
     async with serving(agents) as url:
         await until(lambda: agents.reads >= 3)
-        await asyncio.sleep(5)
+        await asyncio.sleep(2)
         reads = agents.reads
-        await asyncio.sleep(3)
+        await asyncio.sleep(1)
         assert agents.reads == reads
         await documents(url)
         await until(lambda: agents.reads > reads)

@@ -127,7 +127,7 @@ class FakeAgents(Agents):
         self.lists += 1
         if self.list_failure:
             raise Unreachable(self.list_failure)
-        return [agent_pod(node) for node in self.answers]
+        return [agent_pod(each) for each in self.answers if node in ("", each)]
 
     async def read(self, pod: Pod) -> AgentReading:
         self.reads += 1

@@ -72,10 +72,12 @@ def rows_of(answer: dict[str, Any], **choices: Any) -> list[PodRow]:
 def test_every_pod_of_the_api_has_its_place(answer: dict[str, Any]) -> None:
     holdings = {(pod["namespace"], pod["name"], each["gpuUuid"]) for pod in answer["pods"] for each in pod["gpus"]}  # fmt: skip
     lost = {(pod["namespace"], pod["name"], LOST) for pod in answer["pods"] if LOST in pod["gpuUuids"]}
-    assert holdings | lost == {(row.namespace, row.pod, row.key[2]) for row in rows_of(answer)}
-    by_pod = dict.fromkeys((row.pod, row.namespace) for row in rows_of(answer, sort="pod"))
+    assert holdings | lost == {
+        (row.cells["namespace"], row.cells["pod"], row.key[2]) for row in rows_of(answer)
+    }
+    by_pod = dict.fromkeys((row.cells["pod"], row.cells["namespace"]) for row in rows_of(answer, sort="pod"))
     assert list(by_pod) == [(pod["name"], pod["namespace"]) for pod in answer["pods"]], "sorted as the API"
-    chosen = [row.pod.split("-")[0] for row in rows_of(answer, flagged_only=True)]
+    chosen = [row.cells["pod"].split("-")[0] for row in rows_of(answer, flagged_only=True)]
     assert chosen == ["segment", "train", "notebook", "whisper", "classify", "qwen", "qwen"]
 
 
@@ -118,7 +120,7 @@ async def test_the_page_has_the_same_rows_in_the_same_order(answer: dict[str, An
         await port.stop()
     names = ("used", "share", "percent", "utilization")
     rows = [
-        {"pod": row.pod, "state": row.state_text, **{name: row.cells[name] for name in names}}
+        {"pod": row.cells["pod"], "state": row.cells["state"], **{name: row.cells[name] for name in names}}
         for row in rows_of(answer)
     ]
     assert on_page == rows

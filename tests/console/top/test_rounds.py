@@ -33,7 +33,7 @@ async def running(rounds: Rounds) -> AsyncIterator[None]:
 async def test_once_reads_every_agent_or_that_of_one_node_and_names_failures() -> None:
     agents, fleet = FakeAgents({"a": document("a", pod("p", "a")), "b": "Connection refused"}), Fleet()
     await Rounds(agents, fleet).once()
-    assert [row.pod for row in fleet.agents["agent-of-a"].table.rows] == ["p"]
+    assert [row.cells["pod"] for row in fleet.agents["agent-of-a"].table.rows] == ["p"]
     assert fleet.agents["agent-of-b"].failure == "Connection refused"
     await Rounds(agents, fleet, node="b").once()
     assert (list(fleet.agents), agents.reads) == (["agent-of-b"], 3)
