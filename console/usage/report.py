@@ -8,12 +8,11 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from console.cluster.prometheus import InstantSeries, Prometheus
+from console.cluster.prometheus import Prometheus
 from console.usage.options import add_usage_options, open_prometheus, parse_window
 from console.usage.pod_use import HOUR, Window
 from console.usage.records import (
     SEEN,
-    claimed_pods,
     few,
     no_pods,
     range_of,
@@ -32,11 +31,10 @@ from console.usage.report_table import (
     caveats,
     row_labels,
 )
-from kai.frameworks import FRAMEWORKS
 from service.command import UsageError, columns_of, read_by, write_document, write_lines, write_warning
 from service.log_writer import discard_library_logs
 from service.names import is_gpu_model
-from service.text import counted, quoted
+from service.text import quoted
 
 RECORDS: Final = {
     figure: f"usage:kaishare_{'pod' if figure == 'over' else 'gpu'}_hours_{figure}:sum15m"
@@ -127,42 +125,22 @@ async def read_sums(
         for what in ("max", "min")
     )
     queries.append(f"sum by ({by}) ({last} - {first}) / {HOUR}")
-    queries.append(f"count({claimed_pods(prometheus.selector, window)})")
     most = window.length / HOUR * _MOST_GPUS
     answers = await asyncio.gather(*(prometheus.instant(query, window.end, most=most) for query in queries))
-    sums = {
-        figure: [(row.labels, row.value) for row in series]
-        for figure, series in zip(FIGURES, answers, strict=False)
-    }
-    spans = {frozenset(row.labels.items()): row.value for row in answers[-2]}
-    claims = round(sum(row.value for row in answers[-1]))
+    *sums_of, seen = [[(row.labels, row.value) for row in series] for series in answers]
+    sums = dict(zip(FIGURES, sums_of, strict=True))
+    spans = {frozenset(names.items()): hours for names, hours in seen}
     sums["expected"] = [
-        (labels, max(hours, spans.get(frozenset(labels.items()), 0.0)) / recorded.part)
-        for labels, hours in sums["expected"]
+        (names, max(hours, spans.get(frozenset(names.items()), 0.0)) / recorded.part)
+        for names, hours in sums["expected"]
     ]
     if not any(sums.values()):
         raise no_pods(prometheus)
-    counter = f"increase(kaishare_webhook_framework_options_total{time})"
-    kept = options_sentence(await prometheus.instant(f"sum by (framework) ({counter})", window.end))
-    several = f"Rows add up {len(clusters)} clusters: {few(clusters)}."
-    added_up = (f'{several} --selector with cluster="NAME" selects one.',) if len(clusters) > 1 else ()
-    of_claims = (
-        f"{counted(claims, 'pod')} with a resource claim: promised is what the claim asks for, in hundredths"
-        " of a GPU; KAI's queues do not count it."
+    several = (
+        f'Rows add up {len(clusters)} clusters: {few(clusters)}. --selector with cluster="NAME" selects one.'
     )
-    claimed = [of_claims] if claims else []
-    return sums, (*added_up, *claimed, *filter(None, [kept]), *recorded.remarks, *prometheus.remarks)
-
-
-def options_sentence(rows: Iterable[InstantSeries]) -> str:
-    """Say in how many new pods the webhook set the option of a framework; empty for none."""
-    values = {row.labels.get("framework", ""): round(row.value) for row in rows}
-    counts = [f"{row.name} {values[row.key]}" for row in FRAMEWORKS if values.get(row.key)]
-    return (
-        f"New pods that an option set by the webhook keeps to their share: {', '.join(counts)}."
-        if counts
-        else ""
-    )
+    added_up = [several] if len(clusters) > 1 else []
+    return sums, (*added_up, *recorded.remarks, *prometheus.remarks)
 
 
 def _price(text: str) -> tuple[str, float]:

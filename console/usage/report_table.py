@@ -6,10 +6,10 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final
 
 from console.text_table import shown_widths, table_lines
-from console.usage.page import render
+from console.usage.page import element, render
 from console.usage.pod_use import LEAST_KNOWN, are_names
 from service.command import DEFAULT_COLUMNS
 from service.names import is_gpu_model
@@ -32,43 +32,35 @@ LABELS: Final[Mapping[str, Sequence[str]]] = {
 vCluster, a queue's name says nothing without the vCluster."""
 
 _KEYS: Final = {"virtual_namespace": "virtualNamespace", "workload_kind": "workloadKind"}
-"""Names of labels in JSON and CSV that differ."""
-_HEADINGS: Final = {"virtual_namespace": "in vcluster", "workload_kind": "kind"}
+"""Names in JSON and CSV of labels with other ones."""
+_HEADINGS: Final = {"virtualNamespace": "in vcluster", "workloadKind": "kind", "coverage": "known"}
 _COVERAGE: Final = {
     "promised": "", "used": "", "active": "activeCoverage", "idle": "activeCoverage", "over": "", "saved": "",
     "coverage": "coverage", "cost": "",
 }  # fmt: skip
 """The figures of the table, and the coverage by which each is marked."""
-_OF_VCLUSTERS: Final = ("vcluster", "virtual_namespace")
+_OF_VCLUSTERS: Final = ("vcluster", "virtualNamespace")
 _NONE: Final = "-"
 _MARK: Final = "!"  # beside figures that were known in less than 90 % of the time
 _LEAST: Final = 8  # smallest width of a column of names
 
-Hours = Mapping[str, float | None]
-"""Figures by their names in JSON and CSV; None is unknown.
+Row = Mapping[str, Any]
+"""The names and figures of a group of pods on one model of card, by their names in JSON and CSV.
 
-GPU-hours, as KAI charges them, but `over` in hours of pods; `saved` is what the same pods would have taken
-more with whole GPUs; `coverage` and `activeCoverage` are the parts of the time in which the use and the
-utilisation were known.
+None is unknown, or no name. Figures are GPU-hours, as KAI charges them, but `over` in hours of pods; `saved`
+is what the same pods would have taken more with whole GPUs; `coverage` and `activeCoverage` are the parts of
+the time in which the use and the utilisation were known.
 """
-
-
-class ReportRow(NamedTuple):
-    """The hours of a group of pods on one model of card."""
-
-    names: Mapping[str, str]  # by label; an absent label is empty
-    model: str
-    hours: Hours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """The whole report."""
 
-    labels: Sequence[str]  # labels of a row, without the model
-    rows: Sequence[ReportRow]
-    models: Mapping[str, Hours]  # totals by model of card
-    total: Hours
+    names: Sequence[str]  # the names that a row begins with, by their names in JSON and CSV
+    rows: Sequence[Row]
+    models: Sequence[Row]  # totals by model of card
+    total: Row
     dropped: int
     """Rows with names that no object can have. The totals contain them."""
     dropped_promised: float  # GPU-hours promised of these rows
@@ -95,43 +87,47 @@ def build_report(
     `sums` has for each of `FIGURES` the hours by labels of a row, in any number of parts that are added. The
     prices are of a promised GPU-hour, by model.
     """
-    every = (*labels, "model")
-    figures: defaultdict[tuple[str, ...], dict[str, float]] = defaultdict(dict)
+    labels = (*labels, "model")
+    of_rows: defaultdict[tuple[str, ...], dict[str, float]] = defaultdict(dict)
+    of_models: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    of_all: dict[str, float] = {}
     for figure in FIGURES:
-        for names, hours in sums.get(figure, ()):
-            own = figures[tuple(names.get(label, "") for label in every)]
-            own[figure] = own.get(figure, 0.0) + hours
-    rows: list[ReportRow] = []
-    dropped: list[float] = []
-    of_models: defaultdict[str, list[dict[str, float]]] = defaultdict(list)
-    for key, own in figures.items():
-        names = dict(zip(every, key, strict=True))
-        of_models[key[-1] if is_gpu_model(key[-1]) else ""].append(own)
-        if are_names(names):
-            model = names.pop("model")
-            rows.append(ReportRow(names, model, _hours([own], prices.get(model))))
+        for words, hours in sums.get(figure, ()):
+            key = tuple(words.get(label, "") for label in labels)
+            model = key[-1] if is_gpu_model(key[-1]) else ""
+            for group in (of_rows[key], of_models[model], of_all):
+                group[figure] = group.get(figure, 0.0) + hours
+    names = [_KEYS.get(label, label) for label in labels]
+    rows, dropped = [], []
+    for key, own in sorted(of_rows.items(), key=lambda item: (-item[1].get("promised", 0.0), item[0])):
+        if are_names(dict(zip(labels, key, strict=True))):
+            shown = {name: word or None for name, word in zip(names, key, strict=True)}
+            rows.append({**shown, **_figures(own, prices.get(key[-1]))})
         else:
             dropped.append(own.get("promised", 0.0))
-    models = {model: _hours(of_models[model], prices.get(model)) for model in sorted(of_models)}
-    costs = [hours["cost"] for hours in models.values() if hours["cost"] is not None]
+    models: list[Row] = [
+        {"model": model or None, **_figures(own, prices.get(model))}
+        for model, own in sorted(of_models.items())
+    ]
+    costs = [row["cost"] for row in models if row["cost"] is not None]
     return Report(
-        labels=labels,
-        rows=sorted(rows, key=lambda row: (-(row.hours["promised"] or 0.0), *row.names.values(), row.model)),
+        names=names,
+        rows=rows,
         models=models,
-        total={**_hours(figures.values(), None), "cost": sum(costs) if costs else None},
+        total={**_figures(of_all, None), "cost": sum(costs) if costs else None},
         dropped=len(dropped),
         dropped_promised=sum(dropped),
-        unpriced=[m for m, hours in models.items() if prices and hours["promised"] and m not in prices],
+        unpriced=[
+            model
+            for model, own in sorted(of_models.items())
+            if prices and own.get("promised") and model not in prices
+        ],
         currency=currency,
         remarks=remarks,
     )
 
 
-def _hours(groups: Iterable[Mapping[str, float]], price: float | None) -> Hours:
-    sums: dict[str, float] = {}
-    for group in groups:
-        for figure, hours in group.items():
-            sums[figure] = sums.get(figure, 0.0) + hours
+def _figures(sums: Mapping[str, float], price: float | None) -> dict[str, float | None]:
     promised, whole, expected = sums.get("promised"), sums.get("whole"), sums.get("expected", 0.0)
     coverage, active_coverage = (
         min(sums.get(figure, 0.0) / expected, 1.0) if expected > 0 else None
@@ -146,25 +142,15 @@ def _hours(groups: Iterable[Mapping[str, float]], price: float | None) -> Hours:
     }
 
 
-def _rounded(hours: Hours) -> Hours:
-    return {name: None if value is None else round(value, 4) for name, value in hours.items()}
+def _rounded(row: Row) -> dict[str, Any]:
+    return {name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()}
 
 
 def as_json(report: Report) -> str:
     """Format the report as a JSON document in ASCII; unknown values are null."""
     document = {
-        "rows": [
-            {
-                **{_KEYS.get(label, label): name or None for label, name in row.names.items()},
-                "model": row.model or None,
-                **_rounded(row.hours),
-            }
-            for row in report.rows
-        ],
-        "totals": {
-            **_rounded(report.total),
-            "models": [{"model": model or None, **_rounded(own)} for model, own in report.models.items()],
-        },
+        "rows": list(map(_rounded, report.rows)),
+        "totals": {**_rounded(report.total), "models": list(map(_rounded, report.models))},
         "currency": report.currency or None,
         "unpriced": list(report.unpriced),
         "dropped": report.dropped,
@@ -179,68 +165,54 @@ def as_csv(report: Report) -> str:
     No cell acts as a formula in a spreadsheet: every name has the syntax of its kind.
     """
     stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(
-        [*(_KEYS.get(label, label) for label in report.labels), "model", *report.total, "currency"]
-    )
-    for row in report.rows:
-        words = [*row.names.values(), row.model, report.currency]
-        writer.writerow([*words[:-1], *_rounded(row.hours).values(), words[-1]])
+    writer = csv.DictWriter(stream, [*report.names, *report.total, "currency"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({**_rounded(row), "currency": report.currency} for row in report.rows)
     return stream.getvalue()
 
 
-class _Table(NamedTuple):
-    """The table of text and HTML: names, then figures."""
+def _table(report: Report) -> tuple[list[str], list[str], list[list[str]]]:
+    """Return the headings of names and of figures, and the rows, the models if several, and all.
 
-    names: Sequence[str]  # headings
-    figures: Sequence[str]
-    rows: Sequence[Sequence[str]]  # the rows, the models if several, and all
-
-
-def _table(report: Report) -> _Table:
-    """Return the table; the columns of vClusters are left out if there is none, and the cost."""
-    used = {label for row in report.rows for label, name in row.names.items() if name}
-    labels = [label for label in report.labels if label not in _OF_VCLUSTERS or label in used]
+    The columns of vClusters are left out if there is none, and the cost.
+    """
+    used = {name for row in report.rows for name in _OF_VCLUSTERS if row.get(name)}
+    names = [name for name in report.names if name not in _OF_VCLUSTERS or name in used]
     figures = [figure for figure in _COVERAGE if figure != "cost" or report.total["cost"] is not None]
 
-    def cell(figure: str, hours: Hours) -> str:
-        value, mark = hours[figure], ""
-        if (coverage := _COVERAGE[figure]) and (hours[coverage] or 0.0) < LEAST_KNOWN:
-            mark = _MARK
+    def cell(figure: str, row: Row) -> str:
+        value, coverage = row[figure], _COVERAGE[figure]
+        mark = _MARK if coverage and (row[coverage] or 0.0) < LEAST_KNOWN else ""
         if figure == "coverage":
             return (_NONE if value is None else f"{int(value * 100 + 1e-6)}%") + mark
         return _NONE if value is None else f"{value:.2f}" if figure == "cost" else f"{value:.1f}{mark}"
 
-    begin = ["total", *[""] * (len(labels) - 1)]
-    rows = [
-        ([*(row.names.get(label) or _NONE for label in labels), row.model or _NONE], row.hours)
-        for row in report.rows
-    ]
+    begin = ["total", *[""] * (len(names) - 2)]
+    rows = [([row[name] or _NONE for name in names], row) for row in report.rows]
     if len(report.models) > 1:
-        rows += [([*begin, model or _NONE], hours) for model, hours in report.models.items()]
+        rows += [([*begin, row["model"] or _NONE], row) for row in report.models]
     rows.append(([*begin, ""], report.total))
-    headings = {"coverage": "known", "cost": f"cost {report.currency}".rstrip()}
-    return _Table(
-        [*(_HEADINGS.get(label, label) for label in labels), "model"],
+    headings = _HEADINGS | {"cost": f"cost {report.currency}".rstrip()}
+    return (
+        [headings.get(name, name) for name in names],
         [headings.get(figure, figure) for figure in figures],
-        [[*words, *(cell(figure, hours) for figure in figures)] for words, hours in rows],
+        [[*words, *(cell(figure, row) for figure in figures)] for words, row in rows],
     )
 
 
 def as_text(report: Report, *, columns: int = DEFAULT_COLUMNS) -> Iterator[str]:
     """Yield the lines of the table and the remarks; no line is wider than `columns`."""
-    table = _table(report)
-    rows = [[heading.upper() for heading in (*table.names, *table.figures)], *table.rows]
-    least = [_LEAST] * len(table.names) + [0] * len(table.figures)
-    yield from table_lines(rows, shown_widths(rows, columns, least))
+    names, figures, rows = _table(report)
+    rows = [[heading.upper() for heading in (*names, *figures)], *rows]
+    yield from table_lines(rows, shown_widths(rows, columns, [_LEAST] * len(names) + [0] * len(figures)))
     yield ""
-    for sentence in _remarks(report, table):
+    for sentence in _remarks(report, rows):
         yield from fold(one_line(sentence, 1000), columns)
 
 
-def _remarks(report: Report, table: _Table) -> Iterator[str]:
+def _remarks(report: Report, rows: Iterable[Sequence[str]]) -> Iterator[str]:
     yield "GPU-hours; over in hours of pods. known: part of the time in which the use was known."
-    if any(cell.endswith(_MARK) for row in table.rows for cell in row[len(table.names) :]):
+    if any(cell.endswith(_MARK) for row in rows for cell in row):
         yield (
             f"{_MARK} the use, or beside active and idle the utilisation, was known in less than 90 % of the"
             " time: the hours are too few, and are not scaled up."
@@ -262,20 +234,22 @@ def caveats(report: Report) -> Iterator[str]:
 
 def as_html(report: Report, period: str) -> str:
     """Format the report as a page; `period` is the time that it covers, as text."""
-    table = _table(report)
-    columns = [(name, "") for name in table.names] + [(name, "figure") for name in table.figures]
-
-    def cell(name: str, kind: str, value: str) -> dict[str, str]:
-        is_marked = kind and value.endswith(_MARK)
-        return {"name": name, "value": value, "kind": f"{kind} marked" if is_marked else kind}
-
-    rows = [
-        {
-            "kind": "" if number < len(report.rows) else "total",
-            "cells": [cell(*column, value) for column, value in zip(columns, row, strict=True)],
-        }
-        for number, row in enumerate(table.rows)
-    ]
-    headings = [{"name": name, "kind": kind} for name, kind in columns]
-    content = {"headings": headings, "rows": rows}
-    return render(title="GPU-hours", about=period, table=[content], remarks=_remarks(report, table))
+    names, figures, rows = _table(report)
+    columns = [(name, "") for name in names] + [(name, "figure") for name in figures]
+    heading = (element("th", name, scope="col", class_=kind) for name, kind in columns)
+    lines = []
+    for number, row in enumerate(rows):
+        cells = (
+            element(
+                "td", text, class_=f"{kind}{' marked' * text.endswith(_MARK)}" if kind else "", data_name=name
+            )
+            for (name, kind), text in zip(columns, row, strict=True)
+        )
+        lines.append(element("tr", *cells, class_="total" if number >= len(report.rows) else ""))
+    table = element("table", element("thead", element("tr", *heading)), element("tbody", *lines))
+    return render(
+        "GPU-hours",
+        period,
+        element("div", table, class_="table", role="region", aria_label="GPU-hours", tabindex="0"),
+        *(element("p", sentence) for sentence in _remarks(report, rows)),
+    )

@@ -13,7 +13,7 @@ from console.cluster.prometheus import Prometheus, PrometheusError, PrometheusOp
 from console.usage.pod_use import Window
 from console.usage.records import SEEN
 from console.usage.report import RECORDS, read_sums
-from console.usage.report_table import FIGURES, Hours, Report, build_report, row_labels
+from console.usage.report_table import FIGURES, Report, Row, build_report, row_labels
 from kai.share_bytes import Card
 from tests.console.usage.test_advise_against_prometheus import A100, H100, T4, share_of
 from tests.support import grafana, prometheus_server
@@ -120,7 +120,7 @@ def reference() -> dict[tuple[str, str], dict[str, float]]:
     return pods
 
 
-def of_pods(*uids: str) -> Hours:
+def of_pods(*uids: str) -> Row:
     """Return the reference of some pods as one row."""
     sums = {
         figure: [({}, own[figure]) for (uid, _), own in reference().items() if uid in uids and figure in own]
@@ -151,16 +151,16 @@ async def report_of(url: str, *by: str, start: float = START, end: float = UNTIL
     return build_report(sums, labels, remarks=remarks, **{"prices": {}, **more})  # type: ignore[arg-type]
 
 
-def hours_of(report: Report, model: str = H100, **names: str) -> Hours:
+def hours_of(report: Report, model: str = H100, **names: str) -> Row:
     (row,) = [
         row
         for row in report.rows
-        if row.model == model and all(row.names.get(label, "") == name for label, name in names.items())
+        if row["model"] == model and all(row[label] == name for label, name in names.items())
     ]
-    return row.hours
+    return row
 
 
-def assert_equal(actual: Hours, expected: Hours) -> None:
+def assert_equal(actual: Row, expected: Row) -> None:
     for figure in expected.keys() - {"cost"}:
         value = expected[figure]
         approximate = None if value is None else pytest.approx(value, rel=0.01, abs=1e-6)
@@ -205,7 +205,7 @@ SIZES = {("", H100), ("small", H100), ("", T4), ("", A100)}
 )
 async def test_groupings_have_one_total(server: str, by: Sequence[str], rows: set[tuple[str, ...]]) -> None:
     report = await report_of(server, *by)
-    assert {(*row.names.values(), row.model) for row in report.rows} == rows
+    assert {tuple(row[name] or "" for name in report.names) for row in report.rows} == rows
     assert_equal(report.total, of_pods(*(uid for uid, _ in reference())))
     assert report.dropped == (1 if "size" in by else 0)
 

@@ -91,7 +91,7 @@ ON_T4 = replace(ON_T4, names=ON_T4.names._replace(model="T4"))
 LABEL = "kubectl label namespace team "
 IN_ADVANCE = "1 pod of 1 held a constant amount, as frameworks do that allocate in advance"
 SETTING = "1 pod of 1 held a constant amount of 70% of the share or more, as vLLM and JAX"
-COVERS_NONE = ["the need with headroom is more than a GPU has", "no command: no label covers the need"]
+COVERS_NONE = ["the need with headroom is more than a GPU has: no label covers it"]
 PRODUCTION = Strategy(cluster=TargetCluster(kubeconfig="/home/a b/config", context="prod;reboot"))
 CONTEXT = "'--context=prod;reboot'"
 
@@ -209,7 +209,7 @@ def test_balance_counts_only_advice_that_a_label_gives(use: PodUse, labels: dict
     (row,) = advice.rows
     assert (row.is_change, row.command) == (True, "")
     assert row.notes
-    assert advice.balance == Balance(0.5, 0.5)
+    assert advice.balance == Balance(0.5, 0.5, 0.0)
 
 
 @pytest.mark.parametrize("gpu", [15360 * MIB, H100])
@@ -276,27 +276,6 @@ def test_share_of_a_fraction_is_recognised(gpu: int, hundredths: int) -> None:
     assert ShareValue.seen(share.bytes_on(gpu), gpu) == share
     others = (ShareValue(hundredths=other) for other in (hundredths - 1, hundredths + 1) if 2 <= other <= 99)
     assert not any(other.is_share(share.bytes_on(gpu), gpu) for other in others)
-
-
-@pytest.mark.parametrize(
-    ("pods", "note"),
-    {
-        "pods of a Job": ([("train", 0.0), ("train", DAY / 2)], "2 pods of 2 ran beside another pod"),
-        "Jobs of a JobSet": ([("train-workers-0", 0.0), ("train-workers-1", 0.0)], "2 pods of 2 ran beside"),
-        "of a JobSet and of another Job": ([("a-0", 0.0), ("a-1", 0.0), ("b", 0.0)], "2 pods of 3 ran beside"),
-        "one after the other": ([("train", 0.0), ("train", 2 * DAY)], ""),
-        "two Jobs": ([("one", 0.0), ("other", 0.0)], ""),
-    }.values(),
-    ids=lambda value: "",
-)  # fmt: skip
-def test_jobs_with_several_pods_at_one_time_get_a_note(pods: list[tuple[str, float]], note: str) -> None:
-    """A Job owns the pods of a JobSet and of a TrainJob, so that its kind does not show ranks."""
-    uses = [
-        pod(str(number), workload_kind="Job", workload=job, first=first, last=first + 2 * DAY)
-        for number, (job, first) in enumerate(pods)
-    ]
-    notes = [each for each in only(*uses, size_small="0.5").notes if "beside" in each]
-    assert [each[: len(note)] for each in notes] == ([note] if note else [])
 
 
 def whole(uid: str, kind: str, workload: str, *, first: float = 0.0, **changes: Any) -> PodUse:
