@@ -211,10 +211,13 @@ class Prometheus:
         return series
 
     async def range(self, query: str, start: float, end: float, step: float) -> list[RangeSeries]:
-        """Return the values of each series from the start to the end, which is included; see `instant`."""
+        """Return the values of each series from the start to the end, which is included; see `instant`.
+
+        A series without a value that counts is left out.
+        """
         times = {"start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
         data = await self._query("/api/v1/query_range", query, times, "matrix")
-        return [self._series(result) for result in data.result]
+        return [series for series in map(self._series, data.result) if series.values]
 
     def _series(self, result: _Result) -> RangeSeries:
         """Decode the values of one series; only those of one are Python objects at a time."""

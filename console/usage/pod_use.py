@@ -149,10 +149,9 @@ class PodUse:
     """Time in which the pod had the share, gaps and the time outside the records included."""
     first: float  # Unix seconds
     last: float  # Unix seconds
-    peak_bytes: float | None  # None if the use was never known
+    peak_bytes: float | None  # None if the use was never known; so are the quantiles
     quantile_bytes: float | None
-    low_bytes: float | None
-    """The quantile `LOW`; None if the use is unknown, or neither near to the share nor constant."""
+    low_bytes: float | None  # the quantile `LOW`
     over_seconds: float | None = None
     """Time above the share, on any of the pod's GPUs; None if the counter has no values."""
     is_current: bool = False  # whether the pod exists at the end of the time
@@ -172,38 +171,19 @@ class PodUse:
         return zip(*self.peaks, strict=True)
 
     @property
-    def is_mostly_full(self) -> bool:
-        """Whether the use is at 95 % of the share or more in 95 % of the time."""
-        return self.low_bytes is not None and self.low_bytes >= NEAR * self.share_bytes
-
-    @property
-    def _has_started(self) -> float:
-        """Unix seconds at which a part of the time ends that does not contain the pod's first hour."""
-        return self.first + max(2 * HOUR, self.bucket)
-
-    @property
-    def takes_all(self) -> bool:
-        """Whether the pod fills its share from its first hour on; then its use does not show its need."""
-        full = (at for at, peak in self.peaks_by_time if at > self.first and peak >= NEAR * self.share_bytes)
-        return self.is_mostly_full and next(full, math.inf) <= self._has_started
-
-    @property
-    def has_flat_peaks(self) -> bool:
-        """Whether the largest use of each part of the time is the same, from the first hour on."""
-        later = [peak for at, peak in self.peaks_by_time if at >= self._has_started]
-        return bool(later) and bool(self.peak_bytes) and min(later) >= (1 - FLAT) * (self.peak_bytes or 0.0)
-
-    @property
     def doubt(self) -> Doubt | None:
         """Why the use may not show the need; None if it does."""
-        low, peak = self.low_bytes, self.peak_bytes
+        low, peak, near = self.low_bytes, self.peak_bytes, NEAR * self.share_bytes
         if self.quantile_bytes is None:
             return Doubt.UNKNOWN
-        if self.takes_all:
-            return Doubt.FILLED
-        if low is None or peak is None or self.is_mostly_full or not self.has_flat_peaks:
+        if low is None or peak is None:
             return None
-        if low < (1 - FLAT) * peak:
+        started = self.first + max(2 * HOUR, self.bucket)  # end of a part of the time without the first hour
+        if low >= near:
+            full = (at for at, largest in self.peaks_by_time if at > self.first and largest >= near)
+            return Doubt.FILLED if next(full, math.inf) <= started else None
+        later = min((largest for at, largest in self.peaks_by_time if at >= started), default=0.0)
+        if not peak or min(low, later) < (1 - FLAT) * peak:
             return None
         return Doubt.ALLOCATED if low >= MOST_OF_SHARE * self.share_bytes else Doubt.CONSTANT
 

@@ -8,7 +8,7 @@ import pytest
 from console.cluster.prometheus import Prometheus, PrometheusOptions
 from console.usage.advice import KnownNamespace
 from console.usage.advise import as_json, as_text
-from console.usage.pod_use import Window
+from console.usage.pod_use import Doubt, Window
 from console.usage.records import read_usage
 from console.usage.suggestions import Advice, Strategy
 from tests.support.usage_history import (
@@ -170,5 +170,5 @@ async def test_commands_are_accepted_and_cover_the_need(advice: Advice) -> None:
             for use in each.uses:
                 if use.quantile_bytes is not None and use.gpu_bytes is not None:
                     assert each.suggested.bytes_on(use.gpu_bytes) >= min(
-                        use.quantile_bytes, use.share_bytes if use.takes_all else 1e15
+                        use.quantile_bytes, use.share_bytes if use.doubt is Doubt.FILLED else 1e15
                     )

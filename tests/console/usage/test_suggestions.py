@@ -20,7 +20,7 @@ from console.usage.advice import (
     smallest_memory,
 )
 from console.usage.advise import as_html, as_json, as_text, known_namespace
-from console.usage.pod_use import Peaks, PodNames, PodUse, Window
+from console.usage.pod_use import Doubt, Peaks, PodNames, PodUse, Window
 from console.usage.suggestions import AdviceRow, Balance, Strategy
 from kai.share import MIB
 from webhook.policy.labels import PolicyMetadata, label_problems
@@ -155,8 +155,8 @@ def test_a_row(
 
 def test_a_share_that_is_reached_late_is_not_taken_from_the_start() -> None:
     late = Peaks(array("d", [3600, 7200, 10800]), array("d", [GIB, GIB, HALF]))
-    assert not pod(peaks=late, **FULL).takes_all
-    assert full(1).takes_all
+    assert pod(peaks=late, **FULL).doubt is None
+    assert full(1).doubt is Doubt.FILLED
     assert OPTIONS.need_of(full(1)) == HALF
     assert only(full(1), **SMALL).is_at_limit
 

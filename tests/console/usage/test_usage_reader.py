@@ -9,7 +9,7 @@ import pytest
 from console.cluster.prometheus import Prometheus, PrometheusOptions
 from console.usage.advice import KnownNamespace
 from console.usage.advise import as_text
-from console.usage.pod_use import PodUse, Window
+from console.usage.pod_use import Doubt, PodUse, Window
 from console.usage.records import EXPECTED, Usage, read_usage
 from console.usage.suggestions import Strategy
 from kai.kaishare_keys import SIZE_PREFIX
@@ -111,7 +111,7 @@ async def uses_of(server: str, namespace: str, *, days: float = DAYS) -> list[Po
 
 async def test_a_pod_whose_share_changed_is_left_out_and_counted(server: str) -> None:
     usage = await usage_of(server, "moved", days=1.5)
-    assert usage.uses == ()
+    assert usage.uses == []
     assert usage.remarks == ("Left out: 1 pod whose share changed; give a --since after that.",)
     (after,) = await uses_of(server, "moved", days=0.9)
     assert after.share_bytes == GPU_BYTES / 2
@@ -145,7 +145,7 @@ async def test_quantile_of_a_pod_with_two_sizes_is_that_of_all_its_time(server: 
     assert use.peak_bytes == 0.375 * GPU_BYTES
     assert use.quantile_bytes == pytest.approx(0.05 * GPU_BYTES, rel=0.01)
     assert use.low_bytes == 0.05 * GPU_BYTES
-    assert not use.is_mostly_full
+    assert use.doubt is not Doubt.FILLED
 
 
 @pytest.mark.parametrize("days", [1.5, DAYS], ids=["every minute", "at steps"])
