@@ -15,7 +15,6 @@ from console.cluster.prometheus import (
     GIVE_ONE,
     Prometheus,
     PrometheusOptions,
-    find_prometheus,
     parse_service,
 )
 from console.usage.pod_use import Window
@@ -133,20 +132,18 @@ async def open_prometheus(
     The API server is opened if it is needed, or with `needs_cluster`; an AccessError says why there is none.
     """
     options = parse_prometheus_options(arguments)
+    client: KubeClient | AccessError = AccessError("it is not needed")
     async with contextlib.AsyncExitStack() as stack:
-        client: KubeClient | AccessError = AccessError("it is not needed")
         if needs_cluster or not options.url:
             try:
                 client = await stack.enter_async_context(KubeClient(await cluster_access(arguments)))
             except AccessError as error:
                 if options.service is not None:
                     raise
+                if not options.url:
+                    raise UsageError(f"{GIVE_ONE} ({one_line(str(error))})") from None
                 client = error
         through = client if isinstance(client, KubeClient) else None
-        if options.service is None and not options.url:
-            if through is None:
-                raise UsageError(f"{GIVE_ONE} ({one_line(str(client))})")
-            options = await find_prometheus(through, options)
         yield await stack.enter_async_context(Prometheus.open(options, through)), client
 
 

@@ -88,13 +88,11 @@ async def read_recorded_time(prometheus: Prometheus, window: Window, namespace: 
     matchers = prometheus.selector + (f",namespace={string(namespace)}" if namespace else "")
     whole = range_of(max(window.length, HOURS_STEP))
     records = f"group by (cluster, job) (last_over_time({EXPECTED}{{{matchers}}}[%s]))"
-    origins = {
-        SeriesOrigin.of(series.labels) for series in await prometheus.instant(records % whole, window.end)
-    }
+    origins = {SeriesOrigin.of(labels) for labels, _ in await prometheus.instant(records % whole, window.end)}
     # The rules leave other jobs of a cluster out, too.
     others = f",cluster!~{one_of(sorted({origin.cluster for origin in origins}))}" if origins else ""
     without = f"group by (cluster) (last_over_time({_SHARE}{{{matchers}{others}}}[{whole}]))"
-    lacking = [each.labels.get("cluster", "") for each in await prometheus.instant(without, window.end)]
+    lacking = [labels.get("cluster", "") for labels, _ in await prometheus.instant(without, window.end)]
     if not origins:
         if not lacking:
             raise no_pods(prometheus, namespace)
@@ -125,7 +123,7 @@ async def _part(prometheus: Prometheus, records: str, pods: str, window: Window)
             if end > start:
                 each = max(round(end - start) // _LOOKS_AT_SERIES, 60)
                 times = f"count_over_time(group({selector})[{range_of(end - start)}:{each}s])"
-                lost += each * sum(answer.value for answer in await prometheus.instant(times, end))
+                lost += each * sum(count for _, count in await prometheus.instant(times, end))
     return covered / (covered + lost) if covered else 1.0  # all records may be between the looks
 
 
@@ -137,13 +135,11 @@ async def _require_own_labels(prometheus: Prometheus, window: Window) -> None:
     """
     replaced = f'{_SHARE}{{{prometheus.selector},exported_namespace!=""}}'
     # The namespace of the agent stands in `namespace`, so that -n does not select these series.
-    last = await prometheus.instant(
-        f"max(max_over_time(timestamp({replaced})[{range_of(window.length)}:5m]))", window.end
-    )
-    if last:
+    query = f"max(max_over_time(timestamp({replaced})[{range_of(window.length)}:5m]))"
+    for _, last in await prometheus.instant(query, window.end):
         raise PrometheusError(
             f"{prometheus.address}: series of kaishare have the label exported_namespace, last at"
-            f" {utc_minute(last[0].value)} UTC:"
+            f" {utc_minute(last)} UTC:"
             " set honor_labels: true for the agents' job (honorLabels: true in a PodMonitor), and give a"
             " --since after that. OpenShift's user workload monitoring replaces labels always: label the"
             " agents' namespace openshift.io/cluster-monitoring=true, so that the platform's Prometheus reads"
@@ -182,11 +178,11 @@ _OVER: Final = "pod:kaishare_gpu_over:seconds1m"
 _COUNTED: Final = "gpu:kaishare_gpu_memory_counted_bytes:max"
 _STEP: Final = 60  # seconds that a record stands for
 _ON_GPU: Final = "uid, gpu_uuid"
-_LABELS: Final = (
-    "cluster, job, namespace, pod, uid, gpu_uuid, vcluster, virtual_namespace, node, queue, size,"
-    " workload_kind, workload, model"
+DESCRIBED: Final = (
+    "cluster, job, namespace, node, queue, vcluster, virtual_namespace, size, workload_kind, workload, model"
 )
-"""All labels of a record. Others tell the replicas of a Prometheus apart, which report one pod twice."""
+"""Labels of all records. Others tell the replicas of a Prometheus apart, which report one pod twice."""
+_LABELS: Final = f"{DESCRIBED}, pod, {_ON_GPU}"  # of a record of pods
 _PODS_AT_ONCE: Final = 100  # pods of one query that names them
 _SAME_SHARE: Final = 0.01  # difference of two shares by which KAI's rounding may change one: a hundredth
 
@@ -213,7 +209,7 @@ async def read_usage(
         return f"max by ({by}) ({function}({record}{{{matchers}}}[{range_of(seconds)}]))"
 
     async def by_pod(query: str) -> dict[_Key, float]:
-        return {_key(series.labels): series.value for series in await prometheus.instant(query, window.end)}
+        return {_key(labels): value for labels, value in await prometheus.instant(query, window.end)}
 
     async def in_parts(function: str, record: str, by: str) -> list[RangeSeries]:
         query = over_time(function, record, by, bucket)
@@ -298,13 +294,13 @@ async def _read_gpus(prometheus: Prometheus, window: Window) -> dict[str, tuple[
     total = f"{_COUNTED}{{{prometheus.selector}}}[{range_of(window.length)}]"
     gpus = {}
     query = f"max by (gpu_uuid, model) (max_over_time({total}))"
-    for series in await prometheus.instant(query, window.end):
-        gpu_bytes: int | None = round(series.value)
+    for labels, value in await prometheus.instant(query, window.end):
+        gpu_bytes: int | None = round(value)
         try:
-            Card.from_mib(round(series.value) // MIB)
+            Card.from_mib(round(value) // MIB)
         except ValueError:
             gpu_bytes = None
-        gpus[series.labels.get("gpu_uuid", "")] = series.labels.get("model", ""), gpu_bytes
+        gpus[labels.get("gpu_uuid", "")] = labels.get("model", ""), gpu_bytes
     return gpus
 
 

@@ -10,8 +10,8 @@ import pytest
 from console.usage.advice import KnownNamespace
 from console.usage.advise import as_html
 from console.usage.pod_use import Peaks, PodUse, Window
-from console.usage.report_table import FIGURES, Report, build_report, row_labels
-from console.usage.report_table import as_html as as_report_page
+from console.usage.report import FIGURES, Report, build_report, row_labels
+from console.usage.report import as_html as as_report_page
 from console.usage.suggestions import Strategy
 from tests.console.usage.test_report import H100, T4, report
 from tests.console.usage.test_suggestions import pod

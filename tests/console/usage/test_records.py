@@ -9,8 +9,7 @@ import pytest
 from console.cluster.prometheus import Prometheus, PrometheusError, PrometheusOptions
 from console.usage.pod_use import Window
 from console.usage.records import EXPECTED, RecordedTime, one_of, read_recorded_time, read_usage, string
-from console.usage.report import RECORDS, read_sums
-from console.usage.report_table import as_json, as_text, build_report, row_labels
+from console.usage.report import RECORDS, as_json, as_text, build_report, read_sums, row_labels
 from tests.support.usage_history import END, JOB, records_of, rendered
 
 DAY = 86_400

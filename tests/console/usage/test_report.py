@@ -6,7 +6,7 @@ import io
 import pytest
 
 from console.cli import main
-from console.usage.report_table import Report, as_html, as_text, build_report, row_labels
+from console.usage.report import Report, as_html, as_text, build_report, row_labels
 
 T4, H100 = "Tesla T4", "NVIDIA H100 80GB HBM3"
 

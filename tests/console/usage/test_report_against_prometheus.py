@@ -12,8 +12,7 @@ import pytest
 from console.cluster.prometheus import Prometheus, PrometheusError, PrometheusOptions
 from console.usage.pod_use import Window
 from console.usage.records import SEEN
-from console.usage.report import RECORDS, read_sums
-from console.usage.report_table import FIGURES, Report, Row, build_report, row_labels
+from console.usage.report import FIGURES, RECORDS, Report, Row, build_report, read_sums, row_labels
 from kai.share_bytes import Card
 from tests.console.usage.test_advise_against_prometheus import A100, H100, T4, share_of
 from tests.support import grafana, prometheus_server
