@@ -12,7 +12,7 @@ from array import array
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import urlencode
 
 import msgspec
@@ -70,24 +70,12 @@ class RangeSeries(Struct, frozen=True):
     values: "array[float]"
 
 
-class ServiceAddress(NamedTuple):
-    """A service of the cluster that serves the API of Prometheus."""
-
-    namespace: str
-    name: str
-    port: str  # number or name
-    prefix: str = ""  # path before `/api/v1`, without a slash at its end
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}:{self.port}{self.prefix}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrometheusOptions:
     """Address and credentials of a Prometheus, and the series that count."""
 
     url: str = ""  # without a slash at its end; empty with `service`, and before it has been found
-    service: ServiceAddress | None = None
+    service: str = ""  # NAMESPACE/NAME:PORT, and a path; read through the API server
     token: str = field(default="", repr=False)
     ca_file: str = ""
     is_insecure: bool = False  # whether the certificate is not verified
@@ -134,11 +122,12 @@ class Prometheus:
     """Sends queries. All requests together have one time limit."""
 
     def __init__(self, options: PrometheusOptions, client: KubeClient) -> None:
-        service, self._prefix, self.address = options.service, "", one_line(options.url)
-        if service is not None:
-            self.address = one_line(f"service {service} through {client.server}")
-            target = f"{service.namespace}/services/{service.name}:{service.port}"
-            self._prefix = f"/api/v1/namespaces/{target}/proxy{service.prefix}"
+        self._prefix, self.address = "", one_line(options.url)
+        self._namespace = ""  # of the service
+        if match := _SERVICE.fullmatch(options.service):
+            self._namespace, name, port, path = match.groups()
+            self.address = one_line(f"service {options.service} through {client.server}")
+            self._prefix = f"/api/v1/namespaces/{self._namespace}/services/{name}:{port}/proxy{path}"
         self.selector = options.selector
         self._options = options
         self._client = client
@@ -163,9 +152,9 @@ class Prometheus:
         Without an address, the API server is asked for one. Raises UsageError if there is none, or if the CA
         certificates cannot be read.
         """
-        if client is not None and not options.url and options.service is None:
+        if client is not None and not options.url and not options.service:
             options = await _found(client, options)
-        if client is not None and options.service is not None:
+        if client is not None and options.service:
             yield cls(options, client)
             return
         try:
@@ -296,7 +285,7 @@ class Prometheus:
 
     def _refused(self, response: AnyResponse) -> PrometheusError:
         """Return what was said about a refusal, and what to do, which depends on the program that refused."""
-        service, status = self._options.service, response.status
+        namespace, status = self._namespace, response.status
         error, statement = self._statement(response.body)
         acts = {
             401: "check --token-file and --header",
@@ -304,10 +293,10 @@ class Prometheus:
             404: "check the path of the address",
             422: "give a shorter --since",
         }
-        if service is not None and error.kind == "Status":
+        if namespace and error.kind == "Status":
             acts[401] = "the API server does not accept your credentials: log in again"
-            acts[403] = f"you need the right to create services/proxy in namespace {service.namespace}"
-        elif service is not None:
+            acts[403] = f"you need the right to create services/proxy in namespace {namespace}"
+        elif namespace:
             acts[401] = acts[403] = (
                 "the service wants a login of its own, which the API server does not pass on: give"
                 " --prometheus with --token-file"
@@ -360,12 +349,12 @@ async def _found(client: KubeClient, options: PrometheusOptions) -> PrometheusOp
     if text:
         place = f"ConfigMap {NAME}"
         try:
-            url, service = (parse_url(text), None) if "://" in text else ("", parse_service(text))
+            url, service = (parse_url(text), "") if "://" in text else ("", parse_service(text))
         except ValueError as error:
             raise UsageError(f"{place}: {error}") from None
         where = f"Read {url or f'Service {service}'}, the address in {place}."
         return replace(options, url=url, service=service, where=where)
-    services: list[ServiceAddress] = []
+    services: list[str] = []
     try:
         managed = await fetch_namespaces(client, params={"labelSelector": QUEUE_LABEL})
         selector = {"labelSelector": f"{_OPERATOR_LABEL}=true"}
@@ -374,18 +363,18 @@ async def _found(client: KubeClient, options: PrometheusOptions) -> PrometheusOp
                 found = SERVICES.decode(item)
                 namespace, ports = found.metadata.namespace, found.spec.ports
                 if ports and namespace not in managed and len(services) < _MOST_CANDIDATES:
-                    services.append(ServiceAddress(namespace, found.metadata.name, str(ports[0].port)))
+                    services.append(f"{namespace}/{found.metadata.name}:{ports[0].port}")
     except (ApiError, Unreachable, *MALFORMED) as error:
         raise UsageError(f"no Prometheus was found: {one_line(str(error))}; {GIVE_ONE}") from None
     if len(services) != 1:
-        names = first_few([str(service) for service in services], 3)
+        names = first_few(services, 3)
         problem = f"several Prometheus were found: {names}" if services else "no Prometheus was found"
         raise UsageError(f"{problem}; {GIVE_ONE}")
     where = f"Read Service {services[0]}, found by its operator's label."
     return replace(options, service=services[0], where=where)
 
 
-def parse_service(text: str) -> ServiceAddress:
+def parse_service(text: str) -> str:
     """Read `NAMESPACE/NAME:PORT`, with a path if it has one; raise ValueError for another form."""
     match = _SERVICE.fullmatch(text)
     is_valid = match is not None and is_dns_label(match[1]) and is_dns_label(match[2])
@@ -394,4 +383,4 @@ def parse_service(text: str) -> ServiceAddress:
             f"{quoted(text)} is not a service; allowed: NAMESPACE/NAME:PORT, such as"
             " monitoring/prometheus-operated:9090"
         )
-    return ServiceAddress(*match.groups())
+    return text.rstrip("/")

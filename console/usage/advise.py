@@ -14,7 +14,7 @@ from typing import Any, Final
 from console.caller import add_running_default_mode, default_kubeconfig
 from console.cluster.webhook import WebhookScope, fetch_namespaces, read_scope
 from console.text_table import shown_widths, table_lines
-from console.usage.advice import KnownNamespace, TargetCluster
+from console.usage.advice import KnownNamespace
 from console.usage.options import add_usage_options, open_prometheus, parse_window
 from console.usage.page import Html, element, picture, render
 from console.usage.pod_use import Window
@@ -41,8 +41,7 @@ from webhook.policy.labels import Mode, PolicyMetadata
 _NOT_READ: Final = (
     "rows are by the share that pods had, and no command is given, because labels and caps are not known."
 )
-_NUMBER: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
-_PERCENT: Final = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,4})?)%")
+_NUMBER: Final = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
 _NONE: Final = "-"
 
 
@@ -59,12 +58,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     by = "what has a row of its own in each namespace (default %(default)s)"
     add("--by", choices=("size", "workload"), default="size", help=by)
     quantile = "quantile of the use that counts, of the pod that used most (default %(default)s)"
-    add("--quantile", type=read_by(_number_from(0.5, 1)), default=0.99, help=quantile)
+    add("--quantile", type=read_by(_number(0.5, 1)), default=0.99, help=quantile)
     headroom = "added to the quantile (default 15%%)"
-    add("--headroom", type=read_by(_headroom), default=0.15, metavar="PERCENT", help=headroom)
+    add("--headroom", type=read_by(_number(0, 1000, "%")), default=15.0, metavar="PERCENT", help=headroom)
     add("--cover-peak", action="store_true", help="suggest no less than the peak")
     hours = "pod-hours below which there is no advice (default 24)"
-    add("--min-hours", type=read_by(_number_from(0, 1_000_000)), default=24.0, metavar="HOURS", help=hours)
+    add("--min-hours", type=read_by(_number(0, 1_000_000)), default=24.0, metavar="HOURS", help=hours)
     output = (
         "output format; html is one file with a picture for each row, kubectl prints the commands and"
         " nothing else (default %(default)s)"
@@ -77,13 +76,17 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output == "kubectl" and arguments.by == "workload":
         raise UsageError("-o kubectl needs --by size: labels belong to namespaces, not to workloads")
     discard_library_logs()
+    # kubectl reads the default kubeconfig anyway.
+    kubeconfig = arguments.kubeconfig or default_kubeconfig()
+    is_default = kubeconfig == default_kubeconfig()
     strategy = Strategy(
         quantile=arguments.quantile,
-        headroom=arguments.headroom,
+        headroom=arguments.headroom / 100,
         min_hours=arguments.min_hours,
         cover_peak=arguments.cover_peak,
         by_workload=arguments.by == "workload",
-        cluster=parse_target_cluster(arguments),
+        context=arguments.context or "",
+        kubeconfig="" if is_default else str(Path(kubeconfig).expanduser()),
     )
     window = parse_window(arguments)
     advice = asyncio.run(_advice(arguments, strategy, window))
@@ -151,29 +154,13 @@ def known_namespace(name: str, metadata: PolicyMetadata, scope: WebhookScope) ->
     return KnownNamespace(metadata, policy, problem)
 
 
-def parse_target_cluster(arguments: argparse.Namespace) -> TargetCluster:
-    """Return the cluster that commands change; the kubeconfig is left out if kubectl reads it anyway."""
-    kubeconfig = arguments.kubeconfig or default_kubeconfig()
-    is_default = kubeconfig == default_kubeconfig()
-    return TargetCluster(
-        kubeconfig="" if is_default else str(Path(kubeconfig).expanduser()), context=arguments.context or ""
-    )
-
-
-def _headroom(text: str) -> float:
-    match = _PERCENT.fullmatch(text)
-    if match is None or float(match[1]) > 1000:
-        raise ValueError(f"{quoted(text)} is not allowed; allowed: 0% to 1000%, such as 15%")
-    return float(match[1]) / 100
-
-
-def _number_from(least: float, most: float) -> Callable[[str], float]:
-    """Return a function that reads a plain number between two bounds."""
+def _number(least: float, most: float, unit: str = "") -> Callable[[str], float]:
+    """Return a function that reads a number with a unit, between two bounds."""
 
     def read(text: str) -> float:
-        number = float(text) if _NUMBER.fullmatch(text) else math.nan
+        number = float(text.removesuffix(unit)) if re.fullmatch(_NUMBER + unit, text) else math.nan
         if not least <= number <= most:
-            raise ValueError(f"{quoted(text)} is not allowed; allowed: {least} to {most}")
+            raise ValueError(f"{quoted(text)} is not allowed; allowed: {least}{unit} to {most}{unit}")
         return number
 
     return read

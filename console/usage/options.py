@@ -113,7 +113,7 @@ def parse_prometheus_options(arguments: argparse.Namespace) -> PrometheusOptions
     wanted = "expected one line with a bearer token for the Prometheus"
     return PrometheusOptions(
         url=arguments.prometheus or "",
-        service=arguments.service,
+        service=arguments.service or "",
         token=arguments.token_file and read_token(arguments.token_file, wanted),
         ca_file=arguments.ca_file,
         is_insecure=arguments.insecure_skip_tls_verify,
@@ -138,7 +138,7 @@ async def open_prometheus(
             try:
                 client = await stack.enter_async_context(KubeClient(await cluster_access(arguments)))
             except AccessError as error:
-                if options.service is not None:
+                if options.service:
                     raise
                 if not options.url:
                     raise UsageError(f"{GIVE_ONE} ({one_line(str(error))})") from None

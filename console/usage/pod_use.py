@@ -3,7 +3,7 @@
 import math
 import re
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -24,7 +24,10 @@ that it sees, and JAX 0.75. With the headroom, the advice would be near to the s
 LOW: Final = 0.05  # the quantile that is compared with the share and the peak
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,99}")
-_SYNTAX: Final = {
+_SYNTAX: Final[Mapping[str, Callable[[str], object]]] = {
+    "uid": _IDENTIFIER.fullmatch,
+    "gpu_uuid": _IDENTIFIER.fullmatch,
+    "pod": is_dns_subdomain,
     "namespace": is_dns_label,
     "vcluster": is_dns_label,
     "virtual_namespace": is_dns_label,
@@ -111,13 +114,9 @@ class PodNames(NamedTuple):
     @property
     def are_valid(self) -> bool:
         """Whether every name has the syntax of its kind, and may be printed or pasted into a shell."""
-        labels = self._asdict()
+        is_complete = all((self.uid, self.gpu_uuid, self.pod, self.namespace))
         return (
-            all(_IDENTIFIER.fullmatch(labels.pop(name)) for name in ("uid", "gpu_uuid"))
-            and is_dns_subdomain(labels.pop("pod"))
-            and bool(self.namespace)
-            and bool(self.vcluster) >= bool(self.virtual_namespace)
-            and are_names(labels)
+            is_complete and bool(self.vcluster) >= bool(self.virtual_namespace) and are_names(self._asdict())
         )
 
 

@@ -9,7 +9,7 @@ import asyncio
 import re
 from array import array
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from console.cluster.prometheus import Prometheus, PrometheusError, RangeSeries
@@ -52,28 +52,10 @@ def range_of(seconds: float) -> str:
     return f"{round(seconds * 1000) - 1}ms"
 
 
-class SeriesOrigin(NamedTuple):
-    """Where series come from; both are label values that any target can have."""
-
-    cluster: str
-    job: str
-
-    @classmethod
-    def of(cls, labels: Mapping[str, str]) -> "SeriesOrigin":
-        """Return where a series comes from."""
-        return cls(labels.get("cluster", ""), labels.get("job", ""))
-
-
-def few(values: Iterable[str]) -> str:
-    """Return the first three values of a label, for a message."""
-    return first_few([one_line(value, 60) or "(none)" for value in sorted(values)], 3)
-
-
 class RecordedTime(NamedTuple):
     """How far the records cover the time with pods."""
 
     matchers: str  # label matchers of the series that count, without braces
-    origins: Collection[SeriesOrigin]
     part: float
     """From 0 to 1. A gap between two records is known by the pods that are seen again after it."""
     remarks: tuple[str, ...] = ()
@@ -82,49 +64,68 @@ class RecordedTime(NamedTuple):
 async def read_recorded_time(prometheus: Prometheus, window: Window, namespace: str = "") -> RecordedTime:
     """Compare the time with records with the time with pods, in a namespace of the host or in all.
 
-    Raises PrometheusError if Prometheus replaced the labels of the pods, and without records or pods.
+    Raises PrometheusError if Prometheus replaced the labels of the pods, without records or pods, and if the
+    records have several clusters or jobs: a pod that two jobs report would count twice.
     """
     await _require_own_labels(prometheus, window)
     matchers = prometheus.selector + (f",namespace={string(namespace)}" if namespace else "")
     whole = range_of(max(window.length, HOURS_STEP))
-    records = f"group by (cluster, job) (last_over_time({EXPECTED}{{{matchers}}}[%s]))"
-    origins = {SeriesOrigin.of(labels) for labels, _ in await prometheus.instant(records % whole, window.end)}
+    records = f"group by (cluster, job) (last_over_time({EXPECTED}{{{matchers}}}[{whole}]))"
+    found = [labels for labels, _ in await prometheus.instant(records, window.end)]
+    origin = {}
+    for label, example in (("cluster", 'job="kaishare-agent",cluster="NAME"'), ("job", 'job="NAME"')):
+        values = {labels.get(label, "") for labels in found}
+        if len(values) > 1:
+            raise PrometheusError(
+                f"{prometheus.address}: several {label}s match --selector {prometheus.selector}:"
+                f" {_few(values)}; select one, such as --selector '{example}'"
+            )
+        origin[label] = "".join(values)
     # The rules leave other jobs of a cluster out, too.
-    others = f",cluster!~{one_of(sorted({origin.cluster for origin in origins}))}" if origins else ""
+    others = f",cluster!={string(origin['cluster'])}" if found else ""
     without = f"group by (cluster) (last_over_time({_SHARE}{{{matchers}{others}}}[{whole}]))"
     lacking = [labels.get("cluster", "") for labels, _ in await prometheus.instant(without, window.end)]
-    if not origins:
-        if not lacking:
-            raise no_pods(prometheus, namespace)
+    if not found and lacking:
         raise PrometheusError(f"{prometheus.address}: no recorded figures in this time; {_INSTALL}")
+    if not found:
+        where = f" in namespace {namespace}" if namespace else ""
+        raise PrometheusError(
+            f"{prometheus.address}: no pod with a share{where} in this time; check --selector"
+            f" {prometheus.selector}, --since and the scrape configuration"
+        )
     remarks = []
     if lacking:
-        remarks.append(f"Left out: cluster {few(lacking)}, which has no recorded figures; {_INSTALL}.")
-    part = await _part(prometheus, records % f"{HOURS_STEP}s", f"{_SHARE}{{{matchers}", window)
+        remarks.append(f"Left out: cluster {_few(lacking)}, which has no recorded figures; {_INSTALL}.")
+    matchers += "".join(f",{label}={string(value)}" for label, value in origin.items())
+    part = await _part(prometheus, matchers, window)
     if part < _ENOUGH:
         remarks.append(
             f"Recorded figures cover {part:.0%} of this time; those of the rest are unknown; {_INSTALL}."
         )
-    return RecordedTime(matchers, origins, part if part < _ENOUGH else 1.0, tuple(remarks))
+    return RecordedTime(matchers, part if part < _ENOUGH else 1.0, tuple(remarks))
 
 
-async def _part(prometheus: Prometheus, records: str, pods: str, window: Window) -> float:
+def _few(values: Iterable[str]) -> str:
+    return first_few([one_line(value, 60) or "(none)" for value in sorted(values)], 3)
+
+
+async def _part(prometheus: Prometheus, matchers: str, window: Window) -> float:
     """Return the part of the time with pods that is not before the first record or after the last one."""
     step = max(window.length // _LOOKS, 60)
-    covered = lost = 0.0
-    for series in await prometheus.range(records, window.start + step, window.end, step):
-        # A record has the time before it, and there may be one between two looks.
-        first = max(series.times[0] - HOURS_STEP - step, window.start)
-        last = min(series.times[-1] + step, window.end)
-        covered += last - first
-        own = SeriesOrigin.of(series.labels)
-        selector = f"{pods},cluster={string(own.cluster)},job={string(own.job)}}}"
-        for start, end in ((window.start, first), (last, window.end)):
-            if end > start:
-                each = max(round(end - start) // _LOOKS_AT_SERIES, 60)
-                times = f"count_over_time(group({selector})[{range_of(end - start)}:{each}s])"
-                lost += each * sum(count for _, count in await prometheus.instant(times, end))
-    return covered / (covered + lost) if covered else 1.0  # all records may be between the looks
+    records = f"group(last_over_time({EXPECTED}{{{matchers}}}[{HOURS_STEP}s]))"
+    looks = await prometheus.range(records, window.start + step, window.end, step)
+    if not looks:  # all records are between the looks
+        return 1.0
+    # A record has the time before it, and there may be one between two looks.
+    first = max(looks[0].times[0] - HOURS_STEP - step, window.start)
+    last = min(looks[0].times[-1] + step, window.end)
+    lost = 0.0
+    for start, end in ((window.start, first), (last, window.end)):
+        if end > start:
+            each = max(round(end - start) // _LOOKS_AT_SERIES, 60)
+            times = f"count_over_time(group({_SHARE}{{{matchers}}})[{range_of(end - start)}:{each}s])"
+            lost += each * sum(count for _, count in await prometheus.instant(times, end))
+    return (last - first) / (last - first + lost)
 
 
 async def _require_own_labels(prometheus: Prometheus, window: Window) -> None:
@@ -145,30 +146,6 @@ async def _require_own_labels(prometheus: Prometheus, window: Window) -> None:
             " agents' namespace openshift.io/cluster-monitoring=true, so that the platform's Prometheus reads"
             " it, or use a Prometheus of your own"
         )
-
-
-def no_pods(prometheus: Prometheus, namespace: str = "") -> PrometheusError:
-    """Return the error of a time without pods."""
-    where = f" in namespace {namespace}" if namespace else ""
-    return PrometheusError(
-        f"{prometheus.address}: no pod with a share{where} in this time; check --selector"
-        f" {prometheus.selector}, --since and the scrape configuration"
-    )
-
-
-_EXAMPLES: Final = {"cluster": 'job="kaishare-agent",cluster="NAME"', "job": 'job="NAME"'}
-"""Selectors that name one value of a label."""
-
-
-def require_one(prometheus: Prometheus, origins: Collection[SeriesOrigin], *labels: str) -> None:
-    """Raise PrometheusError if a label has several values: a pod that two jobs report would count twice."""
-    for label in labels:
-        names = {getattr(origin, label) for origin in origins}
-        if len(names) > 1:
-            raise PrometheusError(
-                f"{prometheus.address}: several {label}s match --selector {prometheus.selector}:"
-                f" {few(names)}; select one, such as --selector '{_EXAMPLES[label]}'"
-            )
 
 
 _SHARE_RATIO: Final = "pod:kaishare_gpu_share:ratio"
@@ -202,7 +179,6 @@ async def read_usage(
 ) -> Usage:
     """Read the use of all pods; those with a figure that no GPU can have are left out."""
     recorded = await read_recorded_time(prometheus, window, namespace)
-    require_one(prometheus, recorded.origins, "cluster", "job")
     matchers, bucket = recorded.matchers, window.bucket
 
     def over_time(function: str, record: str, by: str = _ON_GPU, seconds: int = window.length) -> str:
@@ -220,7 +196,6 @@ async def read_usage(
         in_parts("count_over_time", _SHARE_RATIO, _LABELS),
         in_parts("max_over_time", _PEAK, _ON_GPU),
     )
-    require_one(prometheus, [SeriesOrigin.of(series.labels) for series in shares], "cluster", "job")
     peaks_of = {_key(series.labels): series for series in peaks}
     descriptions: defaultdict[_Key, list[RangeSeries]] = defaultdict(list)
     for series in shares:

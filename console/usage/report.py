@@ -18,15 +18,7 @@ from console.text_table import shown_widths, table_lines
 from console.usage.options import add_usage_options, open_prometheus, parse_window
 from console.usage.page import element, render
 from console.usage.pod_use import HOUR, LEAST_KNOWN, Window, are_names
-from console.usage.records import (
-    DESCRIBED,
-    SEEN,
-    few,
-    no_pods,
-    range_of,
-    read_recorded_time,
-    require_one,
-)
+from console.usage.records import DESCRIBED, SEEN, range_of, read_recorded_time
 from service.command import (
     DEFAULT_COLUMNS,
     UsageError,
@@ -164,11 +156,8 @@ async def read_sums(
 ) -> tuple[Sums, tuple[str, ...]]:
     """Read the hours of each figure, and say how they were read."""
     recorded = await read_recorded_time(prometheus, window)
-    clusters = sorted({origin.cluster for origin in recorded.origins})
-    for cluster in clusters:
-        require_one(prometheus, [origin for origin in recorded.origins if origin.cluster == cluster], "job")
     by = ", ".join((*labels, "model"))
-    matchers, time = f"{{{prometheus.selector}}}", f"[{range_of(window.length)}]"
+    matchers, time = f"{{{recorded.matchers}}}", f"[{range_of(window.length)}]"
     queries = [
         f"sum by ({by}) (max by ({DESCRIBED}) (sum_over_time({record}{matchers}{time})))"
         for record in RECORDS.values()
@@ -188,13 +177,7 @@ async def read_sums(
         (names, max(hours, spans.get(frozenset(names.items()), 0.0)) / recorded.part)
         for names, hours in sums["expected"]
     ]
-    if not any(sums.values()):
-        raise no_pods(prometheus)
-    several = (
-        f'Rows add up {len(clusters)} clusters: {few(clusters)}. --selector with cluster="NAME" selects one.'
-    )
-    added_up = [several] if len(clusters) > 1 else []
-    return sums, (*added_up, *recorded.remarks, *prometheus.remarks)
+    return sums, (*recorded.remarks, *prometheus.remarks)
 
 
 def _price(text: str) -> tuple[str, float]:
@@ -248,6 +231,7 @@ def build_report(
         {"model": model or None, **_figures(own, prices.get(model))}
         for model, own in sorted(of_models.items())
     ]
+    unpriced = [row["model"] or "" for row in models if row["promised"]]
     costs = [row["cost"] for row in models if row["cost"] is not None]
     return Report(
         names=names,
@@ -256,11 +240,7 @@ def build_report(
         total={**_figures(of_all, None), "cost": sum(costs) if costs else None},
         dropped=len(dropped),
         dropped_promised=sum(dropped),
-        unpriced=[
-            model
-            for model, own in sorted(of_models.items())
-            if prices and own.get("promised") and model not in prices
-        ],
+        unpriced=[model for model in unpriced if prices and model not in prices],
         currency=currency,
         remarks=remarks,
     )

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from console.usage.advice import (
     KnownNamespace,
     ShareValue,
-    TargetCluster,
+    kubectl,
     label_command,
     smallest_fraction,
     smallest_memory,
@@ -118,7 +118,8 @@ class Strategy:
     min_hours: float = 24.0  # pod-hours below which a row has no advice
     cover_peak: bool = False  # whether the advice covers the peak, too
     by_workload: bool = False
-    cluster: TargetCluster = field(default_factory=TargetCluster)  # the cluster that the commands change
+    context: str = ""  # of the cluster that the commands change; empty for that of the shell
+    kubeconfig: str = ""
 
     def advise(
         self,
@@ -251,44 +252,41 @@ class Strategy:
         return all(need <= gpu_bytes for need, gpu_bytes in self._needs(row.uses))
 
     def _command(self, row: AdviceRow, known: KnownNamespace) -> tuple[str, str]:
-        """Return the command for the suggested share, and a note, such as why there is no command."""
-        key, suggested = row.key, row.suggested
+        """Return the command for the suggested share, and a note, such as why there is no command.
+
+        The namespaces inside a vCluster cannot be read here.
+        """
+        key, uses = row.key, row.uses
+        change = row.suggested if row.is_change and self._is_covered(row) else None
         if key.is_claim:
             return "", _change_of_claim(row)
         if self.by_workload:
             return "", ""
         if key.vcluster:
-            return self._vcluster_command(row)
+            if change is None or not key.virtual_namespace:
+                return "", ""
+            if not any(use.is_current for use in uses):
+                return "", "no pod has this share now"
+            if not key.size:
+                return "", "no command: the default share inside the vCluster is not known here"
+            inside = kubectl(self.context, self.kubeconfig, key.vcluster, key.namespace)
+            command = label_command(inside, key.virtual_namespace, known.edit(key.size, change))
+            return command, "labels and caps inside the vCluster are not known here"
         if known is _UNKNOWN or known.without_effect:
             return "", known.without_effect
         of_label = known.share_of(key.size)
         if of_label != key.share and not (key.share.is_whole and not key.size and of_label is None):
             return "", _other_share(row, of_label)
-        if suggested is None or suggested == key.share or not self._is_covered(row):
+        if change is None:
             return "", ""
-        if suggested.is_whole and not key.size:
+        if change.is_whole and not key.size:
             return "", (
                 "needs a whole GPU: no default share covers it; define a size of 1, or write it on the pod"
             )
-        edit = known.edit(key.size, suggested)
+        edit = known.edit(key.size, change)
         if refusal := known.refusal(edit):
             return "", f"no label covers the need: {refusal}"
-        return label_command(self.cluster.kubectl(), key.namespace, edit), ""
-
-    def _vcluster_command(self, row: AdviceRow) -> tuple[str, str]:
-        """Return the command and a note for the vCluster, whose namespaces cannot be read here."""
-        key = row.key
-        if row.suggested is None or not row.is_change or not key.virtual_namespace:
-            return "", ""
-        if not any(use.is_current for use in row.uses):
-            return "", "no pod has this share now"
-        if not self._is_covered(row):
-            return "", ""
-        if not key.size:
-            return "", "no command: the default share inside the vCluster is not known here"
-        kubectl = self.cluster.kubectl(key.vcluster, key.namespace)
-        command = label_command(kubectl, key.virtual_namespace, _UNKNOWN.edit(key.size, row.suggested))
-        return command, "labels and caps inside the vCluster are not known here"
+        return label_command(kubectl(self.context, self.kubeconfig), key.namespace, edit), ""
 
 
 def _known(namespaces: Namespaces, namespace: str, vcluster: str) -> KnownNamespace:

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from console.caller import default_kubeconfig
-from console.cli import main, parser
-from console.usage.advise import parse_target_cluster
+from console.cli import main
 from console.usage.records import Usage
 from tests.console.usage.test_suggestions import RED, flat
 from tests.support.prometheus_standin import prometheus_standin
@@ -50,9 +48,18 @@ async def test_unusable_answer_is_one_line(
     assert line.isprintable()
 
 
+@pytest.mark.parametrize(
+    ("words", "environment"),
+    [
+        ([], ""),
+        (["--context", "prod"], " --context=prod"),
+        (["--kubeconfig", "/other/config"], ""),
+        (["--kubeconfig", "/home/config"], ""),
+    ],
+)
 def test_commands_come_with_their_notes_on_standard_error(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    words: list[str], environment: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     constant = flat(0.3)
     constant = replace(constant, names=constant.names._replace(**RED))
 
@@ -60,11 +67,12 @@ def test_commands_come_with_their_notes_on_standard_error(
         return Usage((constant,))
 
     monkeypatch.setattr("console.usage.advise.read_usage", usage)
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
-    assert main(["advise", "--prometheus", "http://127.0.0.1:1", "-o", "kubectl"]) == 0
+    monkeypatch.setenv("KUBECONFIG", "/home/config")
+    assert main(["advise", "--prometheus", "http://127.0.0.1:1", "-o", "kubectl", *words]) == 0
     captured = capsys.readouterr()
+    other = "KUBECONFIG=/other/config " if "/other/config" in words else ""
     assert captured.out == (
-        "vcluster connect red --namespace team -- kubectl label namespace default size.kaishare.dev/small=0.18 --overwrite\n"
+        f"{other}vcluster connect red --namespace team{environment} -- kubectl label namespace default size.kaishare.dev/small=0.18 --overwrite\n"
     )
     notes = " ".join(captured.err.split())
     assert "team/red/default small 0.50: 1 pod of 1 held a constant amount" in notes
@@ -93,19 +101,3 @@ REPORT, ADVISE = "report --price T4=1", "advise --prometheus http://127.0.0.1:1"
 def test_unusable_options_are_one_line(words: str, problem: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words.split()) == 2
     assert problem in capsys.readouterr().err.strip().splitlines()[-1]
-
-
-@pytest.mark.parametrize(
-    ("words", "kubectl"),
-    [
-        ([], "kubectl"),
-        (["--context", "prod"], "kubectl --context=prod"),
-        (["--kubeconfig", "/other/config"], "kubectl --kubeconfig=/other/config"),
-        (["--kubeconfig", "/home/config"], "kubectl"),
-    ],
-)
-def test_target_cluster_has_options(words: list[str], kubectl: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KUBECONFIG", "/home/config")
-    arguments = parser().parse_args(["advise", "--prometheus", "http://127.0.0.1:1", *words])
-    arguments.kubeconfig = arguments.kubeconfig or default_kubeconfig()
-    assert parse_target_cluster(arguments).kubectl() == kubectl

@@ -8,7 +8,7 @@ import pytest
 
 from console.cluster.prometheus import Prometheus, PrometheusError, PrometheusOptions
 from console.usage.pod_use import Window
-from console.usage.records import EXPECTED, RecordedTime, one_of, read_recorded_time, read_usage, string
+from console.usage.records import EXPECTED, RecordedTime, one_of, read_recorded_time, string
 from console.usage.report import RECORDS, as_json, as_text, build_report, read_sums, row_labels
 from tests.support.usage_history import END, JOB, records_of, rendered
 
@@ -82,7 +82,6 @@ INSTALL = "install the recording rules: alerts.enabled in the chart, or deploy/a
         ("only one cluster", 1, (f"Left out: cluster b, which has no recorded figures; {INSTALL}.",)),
         # The rules leave the job out, too, because any target can serve series with these names.
         ("a job of a tenant", 1, ()),
-        ("a job for each cluster", 1, ()),
     ],
 )  # fmt: skip
 async def test_the_recorded_part(server: str, scenario: str, part: float, remarks: tuple[str, ...]) -> None:
@@ -91,18 +90,12 @@ async def test_the_recorded_part(server: str, scenario: str, part: float, remark
     assert [re.sub("[0-9]+%", "N%", text) for text in recorded.remarks] == list(remarks)
 
 
-async def test_advise_refuses_several_clusters(server: str) -> None:
-    options = PrometheusOptions(url=server, selector='scenario="a job for each cluster"')
-    async with Prometheus.open(options) as prometheus:
-        with pytest.raises(PrometheusError, match=r"several clusters match --selector .*: a, b; select one"):
-            await read_usage(prometheus, Window(start=END - DAY, end=END), quantile=0.99)
-
-
 @pytest.mark.parametrize(
     ("scenario", "message"),
     [
         ("no rules", "no recorded figures in this time; " + INSTALL),
         ("none", 'no pod with a share in this time; check --selector scenario="none"'),
+        ("a job for each cluster", "several clusters match --selector scenario=\"a job for each cluster\": a, b; select one, such as"),
         # A pod that two jobs scrape would count twice.
         ("two jobs", "; select one, such as --selector 'job=\"NAME\"'"),
         ("replaced", "series of kaishare have the label exported_namespace, last at 2025-12-31 12:00 UTC: set honor_labels: true"),

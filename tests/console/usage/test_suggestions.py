@@ -14,7 +14,6 @@ from console.cluster.webhook import WebhookScope
 from console.usage.advice import (
     KnownNamespace,
     ShareValue,
-    TargetCluster,
     card_of,
     smallest_fraction,
     smallest_memory,
@@ -92,7 +91,7 @@ LABEL = "kubectl label namespace team "
 IN_ADVANCE = "1 pod of 1 held a constant amount, as frameworks do that allocate in advance"
 SETTING = "1 pod of 1 held a constant amount of 70% of the share or more, as vLLM and JAX"
 COVERS_NONE = ["the need with headroom is more than a GPU has: no label covers it"]
-PRODUCTION = Strategy(cluster=TargetCluster(kubeconfig="/home/a b/config", context="prod;reboot"))
+PRODUCTION = Strategy(kubeconfig="/home/a b/config", context="prod;reboot")
 CONTEXT = "'--context=prod;reboot'"
 
 
