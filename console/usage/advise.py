@@ -19,9 +19,9 @@ from console.usage.options import add_usage_options, open_prometheus, parse_wind
 from console.usage.page import Html, element, picture, render
 from console.usage.pod_use import Window
 from console.usage.records import read_usage
-from console.usage.suggestions import Advice, AdviceRow, Balance, Strategy
+from console.usage.suggestions import Advice, AdviceRow, Balance, Namespaces, Strategy
 from kai.keys import QUEUE_LABEL
-from kube.answers import ApiError
+from kube.answers import AccessError, ApiError
 from kube.client import KubeClient
 from service.command import (
     DEFAULT_COLUMNS,
@@ -39,10 +39,12 @@ from service.units import size
 from webhook.policy.labels import Mode, PolicyMetadata
 
 _NOT_READ: Final = (
-    "rows are by the share that pods had, and no command is given, because labels and caps are not known."
+    "The Namespaces were not read ({}): rows are by the share that pods had, and no command is given, because"
+    " labels and caps are not known."
 )
 _NUMBER: Final = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
 _NONE: Final = "-"
+_NO_EFFECT: Final = (Mode.OFF, Mode.OBSERVE)
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -90,10 +92,9 @@ def run(arguments: argparse.Namespace) -> int:
     )
     window = parse_window(arguments)
     advice = asyncio.run(_advice(arguments, strategy, window))
-    if arguments.output == "json":
-        write_document(as_json(advice))
-    elif arguments.output == "html":
-        write_document(as_html(advice, strategy, window))
+    if arguments.output in ("json", "html"):
+        is_json = arguments.output == "json"
+        write_document(as_json(advice) if is_json else as_html(advice, strategy, window))
     elif arguments.output == "kubectl":
         write_lines(advice.commands)
         for sentence in (*_notes(advice.rows, has_command=True), *remarks(advice)):
@@ -104,36 +105,32 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _advice(arguments: argparse.Namespace, strategy: Strategy, window: Window) -> Advice:
-    namespaces, notes = None, []
     async with open_prometheus(arguments, needs_cluster=True) as (prometheus, client):
         usage = await read_usage(
             prometheus, window, quantile=strategy.quantile, namespace=arguments.namespace or ""
         )
-        if isinstance(client, KubeClient):
-            scope = await read_scope(client, arguments.default_mode)
-            namespaces = await read_namespaces(client, arguments.namespace, scope)
-            notes = [f"{note[:1].upper()}{note[1:]}." for note in scope.notes]
-            if namespaces is None:
-                notes = [f"You may not read the Namespaces: {_NOT_READ}"]
-        else:
-            notes = [f"The Namespaces were not read ({one_line(str(client))}): {_NOT_READ}"]
+        namespaces, notes = await read_namespaces(client, arguments.namespace, arguments.default_mode)
     remarks = (*usage.remarks, *prometheus.remarks, *notes)
     return strategy.advise(usage.uses, namespaces, dropped=usage.dropped, remarks=remarks)
 
 
 async def read_namespaces(
-    client: KubeClient, namespace: str | None, scope: WebhookScope
-) -> dict[str, KnownNamespace] | None:
-    """Read the labels of all namespaces, or of one; return None if the caller may not."""
+    client: KubeClient | AccessError, name: str | None, default_mode: Mode | None
+) -> tuple[Namespaces, list[str]]:
+    """Read the labels of all namespaces, or of one; also return sentences on what could not be read."""
+    if not isinstance(client, KubeClient):
+        return None, [_NOT_READ.format(one_line(str(client)))]
+    scope = await read_scope(client, default_mode)
+    notes = [f"{note[:1].upper()}{note[1:]}." for note in scope.notes]
     try:
-        namespaces = await fetch_namespaces(client, namespace)
+        found = await fetch_namespaces(client, name)
     except ApiError as error:
         if error.is_forbidden:
-            return None
-        if error.is_not_found:
-            return {}
-        raise
-    return {name: known_namespace(name, metadata, scope) for name, metadata in namespaces.items()}
+            return None, [_NOT_READ.format(one_line(str(error)))]
+        if not error.is_not_found:
+            raise
+        found = {}
+    return {each: known_namespace(each, metadata, scope) for each, metadata in found.items()}, notes
 
 
 def known_namespace(name: str, metadata: PolicyMetadata, scope: WebhookScope) -> KnownNamespace:
@@ -141,16 +138,14 @@ def known_namespace(name: str, metadata: PolicyMetadata, scope: WebhookScope) ->
     policy = metadata.policy(name, scope.default_mode)
     if policy is None:
         return KnownNamespace(metadata, None, "the namespace is not managed")
-    problem = ""
-    if not scope.reads_labels:
-        problem = "the webhook reads its policies from files: labels of the namespace change no pod"
-    elif name in scope.excluded:
-        problem = "the webhook excludes the namespace: its labels change no pod"
-    elif policy.queue is None:
-        problem = f"the label {QUEUE_LABEL} of the namespace is invalid: its labels change no pod"
-    elif policy.mode in (Mode.OFF, Mode.OBSERVE):
-        default = ", the webhook's default" if policy.has_default_mode else ""
-        problem = f"the mode of the namespace is {policy.mode}{default}: its labels change no pod"
+    default = ", the webhook's default" if policy.has_default_mode else ""
+    problems = {
+        "the webhook reads its policies from files: labels of the namespace": not scope.reads_labels,
+        "the webhook excludes the namespace: its labels": name in scope.excluded,
+        f"the label {QUEUE_LABEL} of the namespace is invalid: its labels": policy.queue is None,
+        f"the mode of the namespace is {policy.mode}{default}: its labels": policy.mode in _NO_EFFECT,
+    }
+    problem = next((f"{text} change no pod" for text, is_there in problems.items() if is_there), "")
     return KnownNamespace(metadata, policy, problem)
 
 

@@ -72,17 +72,16 @@ def picture(
     def line(kind: str, amount: float) -> Html:
         return element("line", class_=kind, x1="0", x2=f"{_WIDTH:g}", y1=y(amount), y2=y(amount))
 
-    def legend(kind: str, text: str) -> Html:
-        return element("span", element("i", class_=kind), f" {text}")
-
     drawn = [*map(area, runs), *(line(kind, amount) for kind, (_, amount) in lines.items())]
     frame = {"role": "img", "viewBox": f"0 0 {_WIDTH:g} {_HEIGHT:g}", "preserveAspectRatio": "none"}
     times = [element("span", utc_minute(at)) for at in (window.start, window.end)]
-    legends = [legend(kind, f"{kind} {text}") for kind, (text, _) in lines.items()]
-    used = legend("use", f"largest use: {largest:.2f} of a GPU")
+    texts = {"use": f"largest use: {largest:.2f} of a GPU"} | {
+        kind: f"{kind} {lines[kind][0]}" for kind in lines
+    }
+    legends = [element("span", element("i", class_=kind), f" {text}") for kind, text in texts.items()]
     return element(
         "figure",
         element("svg", element("title", title), *drawn, **frame),
         element("div", *times, class_="axis"),
-        element("figcaption", used, *legends, class_="legend"),
+        element("figcaption", *legends, class_="legend"),
     )

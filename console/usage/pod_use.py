@@ -114,19 +114,22 @@ class PodNames(NamedTuple):
     @property
     def are_valid(self) -> bool:
         """Whether every name has the syntax of its kind, and may be printed or pasted into a shell."""
-        is_complete = all((self.uid, self.gpu_uuid, self.pod, self.namespace))
-        return (
-            is_complete and bool(self.vcluster) >= bool(self.virtual_namespace) and are_names(self._asdict())
+        needed = (
+            self.uid,
+            self.gpu_uuid,
+            self.pod,
+            self.namespace,
+            self.vcluster or not self.virtual_namespace,
         )
+        return all(needed) and are_names(self._asdict())
 
 
 class Doubt(StrEnum):
     """Why the use of a pod may not show its need; the value is a note about such pods."""
 
     UNKNOWN = "never had a known use: the advice does not cover their need"
-    FILLED = "filled the share from the start: such use does not show the need, and the advice is no smaller"
-    ALLOCATED = (
-        f"held a constant amount of {MOST_OF_SHARE:.0%} of the share or more, as vLLM and JAX do, which"
+    GIVEN = (
+        f"took a constant {MOST_OF_SHARE:.0%} of the share or more from the start, as vLLM and JAX do, which"
         " allocate in advance: such use does not show the need, and the advice is no smaller"
     )
     CONSTANT = (
@@ -180,16 +183,16 @@ class PodUse:
         started = self.first + max(2 * HOUR, self.bucket)  # end of a part of the time without the first hour
         if low >= near:
             full = (at for at, largest in self.peaks_by_time if at > self.first and largest >= near)
-            return Doubt.FILLED if next(full, math.inf) <= started else None
+            return Doubt.GIVEN if next(full, math.inf) <= started else None
         later = min((largest for at, largest in self.peaks_by_time if at >= started), default=0.0)
         if not peak or min(low, later) < (1 - FLAT) * peak:
             return None
-        return Doubt.ALLOCATED if low >= MOST_OF_SHARE * self.share_bytes else Doubt.CONSTANT
+        return Doubt.GIVEN if low >= MOST_OF_SHARE * self.share_bytes else Doubt.CONSTANT
 
     @property
     def keeps_share(self) -> bool:
         """Whether the use shows what the pod was given and not its need, so that it gets no smaller share."""
-        return self.doubt in (Doubt.FILLED, Doubt.ALLOCATED)
+        return self.doubt is Doubt.GIVEN
 
     @property
     def is_at_limit(self) -> bool:

@@ -6,14 +6,13 @@ replicas of a Prometheus, or with two descriptions, are one pod here: the larges
 """
 
 import asyncio
-import re
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from console.cluster.prometheus import Prometheus, PrometheusError, RangeSeries
-from console.usage.pod_use import LOW, Peaks, PodNames, PodUse, Window, utc_minute
+from console.usage.pod_use import LOW, Peaks, PodNames, PodUse, Window, are_names, utc_minute
 from kai.share import MIB
 from kai.share_bytes import Card
 from service.text import counted, first_few, one_line
@@ -29,7 +28,6 @@ _LOOKS_AT_SERIES: Final = 48
 """Most times before or after the records at which it is asked whether there are pods; each takes 30 ms for
 1,000 pods."""
 _ENOUGH: Final = 0.95  # part of the time with pods from which the records count as complete
-_REGEX_SYNTAX: Final = re.compile(r"[\\.+*?()|\[\]{}^$]")
 _INSTALL: Final = "install the recording rules: alerts.enabled in the chart, or deploy/alerts/README.md"
 
 
@@ -37,11 +35,6 @@ def string(text: str) -> str:
     """Return a text as a string of PromQL, in quotation marks."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
-
-
-def one_of(values: Iterable[str]) -> str:
-    """Return a string of PromQL with a regular expression that matches any of the values and no other."""
-    return string("|".join(_REGEX_SYNTAX.sub(r"\\\g<0>", value) for value in values))
 
 
 def range_of(seconds: float) -> str:
@@ -218,9 +211,10 @@ async def read_usage(
     }
     figures = dict(zip(queries, await asyncio.gather(*map(by_pod, queries.values())), strict=True))
     # The quantiles with all descriptions of a pod together, which is slower.
-    several = sorted({uid for (uid, _), own in descriptions.items() if len(own) > 1})
-    for start in range(0, len(several), _PODS_AT_ONCE):
-        chosen = f"{matchers},uid=~{one_of(several[start : start + _PODS_AT_ONCE])}"
+    several = {uid for (uid, _), own in descriptions.items() if len(own) > 1}
+    uids = sorted(uid for uid in several if are_names({"uid": uid}))  # others are dropped
+    for start in range(0, len(uids), _PODS_AT_ONCE):
+        chosen = f'{matchers},uid=~"{"|".join(uids[start : start + _PODS_AT_ONCE])}"'
         merged = f"(max by ({_ON_GPU}) ({_USED}{{{chosen}}}))[{range_of(window.length)}:{window.step}s]"
         for name, part in (("high", quantile), ("low", LOW)):
             figures[name] |= await by_pod(f"quantile_over_time({part}, {merged})")

@@ -5,7 +5,6 @@ import asyncio
 import csv
 import io
 import json
-import math
 import re
 import sys
 from collections import defaultdict
@@ -37,7 +36,6 @@ FIGURES: Final = (
 )  # fmt: skip
 """Hours of each row: `whole` is promised if each pod had whole GPUs, `expected` the time between the first
 and the last value of each pod, and `…_known` the part of it with a figure."""
-
 RECORDS: Final = {
     figure: f"usage:kaishare_{'pod' if figure == 'over' else 'gpu'}_hours_{figure}:sum15m"
     for figure in FIGURES
@@ -46,7 +44,6 @@ _MOST_GPUS: Final = 1_000_000
 """Pods or GPUs of one row. Hours of more are a mistake or forged."""
 _PRICE: Final = re.compile(r"([^=]{1,100})=([0-9]{1,9}(?:\.[0-9]{1,9})?)")
 _CURRENCY: Final = re.compile(r"[A-Za-z]{1,8}|[€$£¥]")
-
 LABELS: Final[Mapping[str, Sequence[str]]] = {
     "namespace": ("namespace", "vcluster", "virtual_namespace"),
     "queue": ("queue", "vcluster"),
@@ -56,7 +53,6 @@ LABELS: Final[Mapping[str, Sequence[str]]] = {
 }
 """The labels of each grouping. A workload's name says nothing without its namespace. Where KAI runs inside a
 vCluster, a queue's name says nothing without the vCluster."""
-
 _KEYS: Final = {"virtual_namespace": "virtualNamespace", "workload_kind": "workloadKind"}
 """Names in JSON and CSV of labels with other ones."""
 _HEADINGS: Final = {"virtualNamespace": "in vcluster", "workloadKind": "kind", "coverage": "known"}
@@ -77,8 +73,6 @@ None is unknown, or no name. Figures are GPU-hours, as KAI charges them, but `ov
 is what the same pods would have taken more with whole GPUs; `coverage` and `activeCoverage` are the parts of
 the time in which the use and the utilisation were known.
 """
-
-
 Sums = Mapping[str, Sequence[Sample]]
 """For each of `FIGURES` the hours by labels of a row, in any number of parts that are added."""
 
@@ -91,10 +85,10 @@ class Report:
     rows: Sequence[Row]
     models: Sequence[Row]  # totals by model of card
     total: Row
-    dropped: int
-    """Rows with names that no object can have. The totals contain them."""
-    dropped_promised: float  # GPU-hours promised of these rows
+    dropped: Sequence[float]
+    """GPU-hours promised of the rows with names that no object can have. The totals contain them."""
     unpriced: Sequence[str]  # models without a price, if there are prices
+    period: str = ""  # the time that is looked at, as text
     currency: str = ""
     remarks: Sequence[str] = ()
 
@@ -127,28 +121,22 @@ def run(arguments: argparse.Namespace) -> int:
     if twice := next((model for model in models if models.count(model) > 1), ""):
         raise UsageError(f"--price {quoted(twice)} is given more than once")
     discard_library_logs()
-    window = parse_window(arguments)
-    report = asyncio.run(_report(arguments, window))
-    match arguments.output:
-        case "json":
-            write_document(as_json(report))
-        case "csv":
-            write_document(as_csv(report))
-            for sentence in caveats(report):  # CSV has no place for them
-                write_warning(sentence)
-        case "html":
-            write_document(as_html(report, str(window)))
-        case _:
-            write_lines(as_text(report, columns=columns_of(sys.stdout)))
+    report = asyncio.run(_report(arguments))
+    if arguments.output == "table":
+        write_lines(as_text(report, columns=columns_of(sys.stdout)))
+        return 0
+    write_document({"json": as_json, "csv": as_csv, "html": as_html}[arguments.output](report))
+    for sentence in caveats(report) if arguments.output == "csv" else ():  # CSV has no place for them
+        write_warning(sentence)
     return 0
 
 
-async def _report(arguments: argparse.Namespace, window: Window) -> Report:
-    labels = row_labels(arguments.by or ["namespace"])
+async def _report(arguments: argparse.Namespace) -> Report:
+    labels, window = row_labels(arguments.by or ["namespace"]), parse_window(arguments)
     async with open_prometheus(arguments) as (prometheus, _):
         sums, remarks = await read_sums(prometheus, labels, window)
-    prices = dict(arguments.price)
-    return build_report(sums, labels, prices=prices, currency=arguments.currency or "", remarks=remarks)
+    more = {"period": str(window), "currency": arguments.currency or ""}
+    return build_report(sums, labels, prices=dict(arguments.price), remarks=remarks, **more)
 
 
 async def read_sums(
@@ -182,7 +170,7 @@ async def read_sums(
 
 def _price(text: str) -> tuple[str, float]:
     match = _PRICE.fullmatch(text)
-    if match is None or not is_gpu_model(match[1]) or not math.isfinite(float(match[2])):
+    if match is None or not is_gpu_model(match[1]):
         raise ValueError(f'{quoted(text)} is not a price; allowed: MODEL=PRICE, such as "Tesla T4=0.35"')
     return match[1], float(match[2])
 
@@ -205,6 +193,7 @@ def build_report(
     labels: Sequence[str],
     *,
     prices: Mapping[str, float],
+    period: str = "",
     currency: str = "",
     remarks: Sequence[str] = (),
 ) -> Report:
@@ -238,9 +227,9 @@ def build_report(
         rows=rows,
         models=models,
         total={**_figures(of_all, None), "cost": sum(costs) if costs else None},
-        dropped=len(dropped),
-        dropped_promised=sum(dropped),
+        dropped=dropped,
         unpriced=[model for model in unpriced if prices and model not in prices],
+        period=period,
         currency=currency,
         remarks=remarks,
     )
@@ -272,7 +261,7 @@ def as_json(report: Report) -> str:
         "totals": {**_rounded(report.total), "models": list(map(_rounded, report.models))},
         "currency": report.currency or None,
         "unpriced": list(report.unpriced),
-        "dropped": report.dropped,
+        "dropped": len(report.dropped),
         "remarks": list(report.remarks),
     }
     return json.dumps(document, indent=2) + "\n"
@@ -346,13 +335,13 @@ def caveats(report: Report) -> Iterator[str]:
     yield from report.remarks
     if report.dropped:
         yield (
-            f"Dropped: {counted(report.dropped, 'row')} with names that no Kubernetes object can have, and"
-            f" {report.dropped_promised:.1f} GPU-hours promised. The totals contain them."
+            f"Dropped: {counted(len(report.dropped), 'row')} with names that no Kubernetes object can have,"
+            f" and {sum(report.dropped):.1f} GPU-hours promised. The totals contain them."
         )
 
 
-def as_html(report: Report, period: str) -> str:
-    """Format the report as a page; `period` is the time that it covers, as text."""
+def as_html(report: Report) -> str:
+    """Format the report as a page."""
     names, figures, rows = _table(report)
     columns = [(name, "") for name in names] + [(name, "figure") for name in figures]
     heading = (element("th", name, scope="col", class_=kind) for name, kind in columns)
@@ -368,7 +357,7 @@ def as_html(report: Report, period: str) -> str:
     table = element("table", element("thead", element("tr", *heading)), element("tbody", *lines))
     return render(
         "GPU-hours",
-        period,
+        report.period,
         element("div", table, class_="table", role="region", aria_label="GPU-hours", tabindex="0"),
         *(element("p", sentence) for sentence in _remarks(report, rows)),
     )

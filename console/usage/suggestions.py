@@ -122,12 +122,7 @@ class Strategy:
     kubeconfig: str = ""
 
     def advise(
-        self,
-        uses: Sequence[PodUse],
-        namespaces: Namespaces,
-        *,
-        dropped: int = 0,
-        remarks: Sequence[str] = (),
+        self, uses: Sequence[PodUse], namespaces: Namespaces, *, dropped: int = 0, remarks: Sequence[str] = ()
     ) -> Advice:
         """Make the advice. Pods with invalid names are counted besides those that were `dropped` before."""
         valid = [use for use in uses if use.names.are_valid]
@@ -159,8 +154,7 @@ class Strategy:
             return None
         need = max(use.quantile_bytes * (1 + self.headroom), use.peak_bytes if self.cover_peak else 0.0)
         if use.keeps_share:
-            is_within = use.quantile_bytes <= use.share_bytes
-            return float(use.share_bytes) if is_within else max(need, use.share_bytes)
+            return max(need if use.quantile_bytes > use.share_bytes else 0.0, use.share_bytes)
         return need
 
     def _needs(self, uses: Iterable[PodUse]) -> list[tuple[float, int]]:
@@ -242,9 +236,7 @@ class Strategy:
         if row.is_at_limit:
             yield "a pod filled its share and may need more"
         if row.suggested is not None and len(row.models) > 1 and not row.suggested.mib:
-            needs = {
-                model: self._needs(u for u in row.uses if u.names.model == model) for model in row.models
-            }
+            needs = {own: self._needs(u for u in row.uses if u.names.model == own) for own in row.models}
             parts = [f"{model} {smallest_fraction(own)}" for model, own in needs.items() if own]
             yield f"several models of card, the largest counts: {', '.join(parts)}"
 

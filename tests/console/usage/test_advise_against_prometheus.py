@@ -170,5 +170,5 @@ async def test_commands_are_accepted_and_cover_the_need(advice: Advice) -> None:
             for use in each.uses:
                 if use.quantile_bytes is not None and use.gpu_bytes is not None:
                     assert each.suggested.bytes_on(use.gpu_bytes) >= min(
-                        use.quantile_bytes, use.share_bytes if use.doubt is Doubt.FILLED else 1e15
+                        use.quantile_bytes, use.share_bytes if use.doubt is Doubt.GIVEN else 1e15
                     )

@@ -19,21 +19,25 @@ VISION = {"metadata": {"name": "vision", "labels": LABELS}}
 async def test_all_namespaces_or_one_are_read(server: ApiServer, client: KubeClient) -> None:
     server.path = PATH
     server.pods = {"vision": VISION, "plain": {"metadata": {"name": "plain"}}}
-    known = await read_namespaces(client, None, SCOPE) or {}
+    known, _ = await read_namespaces(client, None, None)
+    assert known is not None
     shares = [known["vision"].share_of(size) for size in ("small", "", "absent")]
     assert shares == [ShareValue(hundredths=25), ShareValue(mib=8192), None]
     assert known["plain"].policy is None
     server.objects = {f"{PATH}/vision": VISION}
-    assert list(await read_namespaces(client, "vision", SCOPE) or ()) == ["vision"]
-    assert await read_namespaces(client, "absent", SCOPE) == {}
+    assert list((await read_namespaces(client, "vision", None))[0] or ()) == ["vision"]
+    assert (await read_namespaces(client, "absent", None))[0] == {}
 
 
 async def test_without_the_right_the_labels_are_unknown(server: ApiServer, client: KubeClient) -> None:
     server.refusals = {PATH: refuses(403, "Forbidden")}
-    assert [await read_namespaces(client, name, SCOPE) for name in (None, "vision")] == [None, None]
+    for name in (None, "vision"):
+        known, (sentence,) = await read_namespaces(client, name, Mode.DEFAULT)
+        assert known is None
+        assert "403 Forbidden" in sentence
     server.refusals = {PATH: refuses(500, "InternalError")}
     with pytest.raises(ApiError, match="500"):
-        await read_namespaces(client, None, SCOPE)
+        await read_namespaces(client, None, None)
 
 
 QUEUE = {"kai.scheduler/queue": "team"}

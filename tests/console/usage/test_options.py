@@ -63,7 +63,7 @@ ADDRESS = ("--prometheus", "http://p")
         (("--service", "a/b:1", "--header", "Impersonate-User=admin"), "is not allowed without --prometheus"),
         (("--header", "Authorization=hunter2"), "is not allowed without --prometheus"),
         (("--token-file", "x"), "are for --prometheus only"),
-        ((*ADDRESS, "--header", "Host=x"), "kaishare sets it"),
+        ((*ADDRESS, "--header", "Host=x"), "is none of the connection's"),
         ((*ADDRESS, "--header", "A=1", "--header", "a=1"), "--header a is given more than"),
         ((*ADDRESS, "--token-file", "x", "--header", "authorization=hunter2"), "either --token-file or --header"),
         ((*ADDRESS, "--timeout", "10ms"), "too short"),

@@ -91,8 +91,10 @@ def wide_report() -> Report:
 
 PAGES = {
     "advice": advice_page,
-    "report": lambda: as_report_page(report("namespace", "workload", prices={T4: 2.0}), "1 May to 1 June"),
-    "wide report": lambda: as_report_page(wide_report(), "1 May to 1 June"),
+    "report": lambda: as_report_page(
+        report("namespace", "workload", prices={T4: 2.0}, period="1 May to 1 June")
+    ),
+    "wide report": lambda: as_report_page(wide_report()),
 }
 OUTSIDE = (
     "[...document.querySelectorAll('td')].filter(cell => cell.getBoundingClientRect().right > innerWidth)"

@@ -8,7 +8,7 @@ import pytest
 
 from console.cluster.prometheus import Prometheus, PrometheusError, PrometheusOptions
 from console.usage.pod_use import Window
-from console.usage.records import EXPECTED, RecordedTime, one_of, read_recorded_time, string
+from console.usage.records import EXPECTED, RecordedTime, read_recorded_time, string
 from console.usage.report import RECORDS, as_json, as_text, build_report, read_sums, row_labels
 from tests.support.usage_history import END, JOB, records_of, rendered
 
@@ -128,7 +128,3 @@ def test_parts_of_the_time_begin_with_the_window(minutes: int) -> None:
     assert parts == round(parts) <= 336
     begin = window.first_bucket - window.bucket
     assert window.start - parts < begin <= window.start + 0.001
-
-
-def test_values_are_literal_in_a_regular_expression() -> None:
-    assert one_of(["a.b", "c|d", "e"]) == '"a\\\\.b|c\\\\|d|e"'

@@ -72,4 +72,4 @@ def test_active_and_idle_are_marked_where_the_utilisation_was_rarely_known() -> 
         assert lines[2].split()[-5:-3] == [f"0.1{mark}", f"0.2{mark}"]
         assert any(line.startswith("! the use") for line in lines) == bool(mark)
         cell = f'<td class="figure marked" data-name="active">0.1{mark}</td>'
-        assert as_html(active, "May").count(cell) == (2 if mark else 0)
+        assert as_html(active).count(cell) == (2 if mark else 0)

@@ -89,7 +89,7 @@ ON_T4 = needs(5, 5, "b", gpu_bytes=15360 * MIB, share_bytes=int(0.5 * 15300) * M
 ON_T4 = replace(ON_T4, names=ON_T4.names._replace(model="T4"))
 LABEL = "kubectl label namespace team "
 IN_ADVANCE = "1 pod of 1 held a constant amount, as frameworks do that allocate in advance"
-SETTING = "1 pod of 1 held a constant amount of 70% of the share or more, as vLLM and JAX"
+SETTING = "1 pod of 1 took a constant 70% of the share or more from the start, as vLLM and JAX do"
 COVERS_NONE = ["the need with headroom is more than a GPU has: no label covers it"]
 PRODUCTION = Strategy(kubeconfig="/home/a b/config", context="prod;reboot")
 CONTEXT = "'--context=prod;reboot'"
@@ -128,7 +128,7 @@ CONTEXT = "'--context=prod;reboot'"
         (flat(0.2), SMALL, OPTIONS, "0.12", LABEL, [IN_ADVANCE]),
         (flat(0.75, late=0.8), SMALL, OPTIONS, "0.44", LABEL, []),
         (flat(0.75, low=0.7), SMALL, OPTIONS, "0.44", LABEL, []),
-        (flat(0.98), SMALL, OPTIONS, "0.50", "", ["1 pod of 1 filled the share from the start", ...]),
+        (flat(0.98), SMALL, OPTIONS, "0.50", "", [SETTING, ...]),
         # A pod that needs more decides beside one that allocates in advance.
         ([flat(0.9), needs(45, 46, "b")], SMALL, OPTIONS, str(smallest_fraction([(45 * 1.15 * GIB, H100)])), LABEL, [...]),
         ([flat(0.9), pod("b")], SMALL, OPTIONS, "0.50", "", [...]),
@@ -155,7 +155,7 @@ def test_a_row(
 def test_a_share_that_is_reached_late_is_not_taken_from_the_start() -> None:
     late = Peaks(array("d", [3600, 7200, 10800]), array("d", [GIB, GIB, HALF]))
     assert pod(peaks=late, **FULL).doubt is None
-    assert full(1).doubt is Doubt.FILLED
+    assert full(1).doubt is Doubt.GIVEN
     assert OPTIONS.need_of(full(1)) == HALF
     assert only(full(1), **SMALL).is_at_limit
 

@@ -145,7 +145,7 @@ async def test_quantile_of_a_pod_with_two_sizes_is_that_of_all_its_time(server: 
     assert use.peak_bytes == 0.375 * GPU_BYTES
     assert use.quantile_bytes == pytest.approx(0.05 * GPU_BYTES, rel=0.01)
     assert use.low_bytes == 0.05 * GPU_BYTES
-    assert use.doubt is not Doubt.FILLED
+    assert use.doubt is not Doubt.GIVEN
 
 
 @pytest.mark.parametrize("days", [1.5, DAYS], ids=["every minute", "at steps"])
