@@ -20,7 +20,7 @@ from console.usage.advice import (
 )
 from console.usage.advise import as_html, as_json, as_text, known_namespace
 from console.usage.pod_use import Doubt, Peaks, PodNames, PodUse, Window
-from console.usage.suggestions import AdviceRow, Balance, Strategy
+from console.usage.suggestions import AdviceRow, Strategy
 from kai.share import MIB
 from webhook.policy.labels import PolicyMetadata, label_problems
 
@@ -116,6 +116,9 @@ CONTEXT = "'--context=prod;reboot'"
         (pod(), {"size_small": "0.25"}, OPTIONS, "0.15", "", ["pods have 0.50; the size is 0.25 now"]),
         (pod(is_current=False), {"size_small": "0.25"}, OPTIONS, "0.15", "", ["had 0.50 until 1970-01-03; the size is 0.25 now"]),
         (pod(is_current=False), {}, OPTIONS, "0.15", "", ["had 0.50 until 1970-01-03; the size does not exist now"]),
+        (pod(size=""), {}, OPTIONS, "0.15", "", ["the pods have a share of their own, or had another default share"]),
+        (pod(), SMALL | {"mode": "off"}, OPTIONS, "0.15", "", ["the mode of the namespace is off: its labels change no pod"]),
+        (pod(size="", **RED), {}, OPTIONS, "0.15", "", ["no command: the default share inside the vCluster is not known"]),
         # a whole GPU is a size and no default share; no label covers more than a GPU has
         (needs(68.9, 70), SMALL, OPTIONS, "1", f"{LABEL}size.kaishare.dev/small=1 --overwrite", []),
         (needs(68.9, 76, size=""), {"gpu_fraction": "0.5"}, OPTIONS, "1", "", ["needs a whole GPU: no default share covers it"]),
@@ -143,13 +146,16 @@ def test_a_row(
     notes: list[Any],
 ) -> None:  # fmt: skip
     """A note is given by its begin, and … stands for any others; an empty command is no command."""
-    row = only(*([uses] if isinstance(uses, PodUse) else uses), options=options, **labels)
+    advice = options.advise([uses] if isinstance(uses, PodUse) else uses, namespaces(**labels))
+    (row,), balance = advice.rows, advice.balance
     assert str(row.suggested) == suggested
     assert row.command.startswith(command)
     assert bool(row.command) is bool(command)
     begins = [note for note in notes if note is not ...]
     assert len(row.notes) == len(begins) or ... in notes
     assert all(each.startswith(begin) for each, begin in zip(row.notes, begins, strict=False))
+    assert balance is not None
+    assert bool(command) or balance.difference == 0, "the balance counts only advice that a label gives"
 
 
 def test_a_share_that_is_reached_late_is_not_taken_from_the_start() -> None:
@@ -189,26 +195,6 @@ def test_a_vcluster_is_named_with_its_host_namespace() -> None:
     assert len(named) == 2, "the table and the notes"
     for heading in ("team/red/default · no size", "team · small"):
         assert f"<h2>{heading}</h2>" in as_html(both, OPTIONS, window)
-
-
-@pytest.mark.parametrize(
-    ("use", "labels"),
-    {
-        "a share of the pod's own": (pod(size=""), {}),
-        "a size with another share": (pod(), {"size_small": "0.25"}),
-        "a cap below the need": (needs(45, 46), {"size_small": "0.5", "max_gpu_fraction": "0.5"}),
-        "mode off": (pod(), {"size_small": "0.5", "mode": "off"}),
-        "mode observe": (pod(), {"size_small": "0.5", "mode": "observe"}),
-        "an unknown default share of a vCluster": (pod(size="", **RED), {}),
-    }.values(),
-    ids=lambda value: "",
-)  # fmt: skip
-def test_balance_counts_only_advice_that_a_label_gives(use: PodUse, labels: dict[str, str]) -> None:
-    advice = OPTIONS.advise([use], namespaces(**labels))
-    (row,) = advice.rows
-    assert (row.is_change, row.command) == (True, "")
-    assert row.notes
-    assert advice.balance == Balance(0.5, 0.5, 0.0)
 
 
 @pytest.mark.parametrize("gpu", [15360 * MIB, H100])

@@ -1,8 +1,9 @@
-"""`report` on a real Prometheus with known data, compared with a brute-force reference of the same samples."""
+"""`advise` and `report` on a real Prometheus with known data, and the hours compared with a brute-force reference of
+the same samples."""
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,13 @@ from typing import Any
 import pytest
 
 from console.cluster.prometheus import Prometheus, PrometheusError, PrometheusOptions
-from console.usage.pod_use import Window
-from console.usage.records import SEEN
+from console.usage.advice import KnownNamespace
+from console.usage.advise import as_json, as_text
+from console.usage.pod_use import Doubt, Window
+from console.usage.records import SEEN, read_usage
 from console.usage.report import FIGURES, RECORDS, Report, Row, build_report, read_sums, row_labels
+from console.usage.suggestions import Strategy
 from kai.share_bytes import Card
-from tests.console.usage.test_advise_against_prometheus import A100, H100, T4, share_of
 from tests.support import grafana, prometheus_server
 from tests.support.usage_history import (
     END,
@@ -27,12 +30,20 @@ from tests.support.usage_history import (
     History,
     PodHistory,
     always,
+    noisy,
     records_of,
     rendered,
 )
+from webhook.policy.labels import PolicyMetadata, label_problems
 
+H100, T4, A100 = "NVIDIA H100 80GB HBM3", "Tesla T4", "NVIDIA A100-SXM4-80GB"
 UNTIL = END + 900
 """The last record of the hours is written up to 15 minutes after the last sample."""
+
+
+def share_of(fraction: float, model: str = H100) -> float:
+    """Return the bytes of a fraction: KAI counts whole hundreds of MiB."""
+    return int(fraction * (MODELS[model] // 100 * 100)) * MIB
 
 
 def pod(namespace: str, name: str, fraction: float = 0.25, model: str = H100, **more: object) -> PodHistory:
@@ -40,34 +51,102 @@ def pod(namespace: str, name: str, fraction: float = 0.25, model: str = H100, **
     return PodHistory(namespace=namespace, pod=name, **settings)  # type: ignore[arg-type]
 
 
+WHOLE = always(MODELS[H100] * MIB)
+RED = {"vcluster": "red", "virtual_namespace": "default"}
 PODS = (
     # The agent was away for four hours and then replaced. Idle in the first half.
-    pod("vision", "web-a", gaps=((10, 14),), restarts=(14.0,), size="small", utilization=lambda hour: 0 if hour <= 18 else 0.5),
+    pod("vision", "web-a", size="small", used=noisy(6 * GIB, 2 * GIB, seed=1), gaps=((10, 14),), restarts=(14.0,), utilization=lambda hour: 0 if hour <= 18 else 0.5),
     # Two agents report it, and an exporter of a tenant claims that it has the whole GPU.
-    pod("vision", "web-b", agents=2, size="small", utilization=always(0.25)),
+    pod("vision", "web-b", size="small", used=noisy(9 * GIB, 3 * GIB, seed=2), agents=2, utilization=always(0.25)),
     pod("vision", "web-b", 1.0, job="tenant", size="small", used=always(70 * GIB), utilization=always(1.0)),
     # A StatefulSet gives a new pod the name of the last one.
     pod("names", "db-0", uid="first", hours=(0, 10), kind="StatefulSet", workload="db"),
     pod("names", "db-0", uid="second", hours=(11, HOURS), kind="StatefulSet", workload="db"),
     pod("rebound", "again", share=lambda hour: share_of(0.1 if hour <= 18 else 0.2)),
     pod("rebound", "other", 0.1),
-    pod("mixed", "on-t4", 0.5, T4, queue="science"),
-    pod("mixed", "on-a100", 0.5, A100, queue="science"),
+    pod("mixed", "on-t4", 0.5, T4, queue="science", size="dual", used=noisy(5 * GIB, GIB, seed=3)),
+    pod("mixed", "on-a100", 0.5, A100, queue="science", size="dual", used=noisy(20 * GIB, GIB, seed=4)),
     # KAI charges 10,000 MiB as 0.13 of an H100.
     pod("mixed", "in-mib", queue="science", share=always(10_000 * MIB)),
-    pod("blind", "partly", used=lambda hour: None if 10 < hour <= 22 else 8 * GIB),
-    pod("blind", "never", used=lambda _: None),
+    pod("blind", "partly", size="small", used=lambda hour: None if 10 < hour <= 22 else 8 * GIB),
+    pod("blind", "never", 0.5, size="large", used=lambda _: None),
     # Above its share for six hours; the agent's restarts reset the counter.
     pod("over", "greedy", 0.1, used=lambda hour: (12 if 6 < hour <= 12 else 4) * GIB, over=True, restarts=(9.0, 20.0)),
     # Another queue from hour 12 on: the pod is two series.
     pod("moved", "pod", 0.1, hours=(0, 12), used=lambda hour: (12 if hour > 8 else 4) * GIB, over=True),
     pod("moved", "pod", 0.1, hours=(12, HOURS), used=lambda hour: (12 if hour <= 15 else 4) * GIB, over=True, queue="science", restarts=(12.0,)),
-    pod("tenant-a", "x-default", vcluster="red", virtual_namespace="default"),
-    pod("whole", "train", share=always(MODELS[H100] * MIB), gpus=2, kind="Job", workload="train"),
-    # Names that would act in a spreadsheet.
+    # A framework that takes what it is given, a model that holds its weights, and a pod that reached its share once.
+    pod("llm", "vllm", 0.5, size="serve", used=always(round(share_of(0.5) * 0.97)), kind="StatefulSet"),
+    pod("llm", "weights", 0.3, size="weights", used=always(round(share_of(0.3) * 0.5))),
+    pod("llm", "grows", 0.5, size="grow", used=lambda hour: share_of(0.5) if hour > 35 else 10 * GIB),
+    pod("idle", "notebook", share=WHOLE, used=always(12 * GIB)),
+    pod("whole", "train", share=WHOLE, gpus=2, kind="Job", workload="train"),
+    # A cap in MiB, and a size whose need no label covers.
+    pod("mib", "small-mib", used=lambda hour: (6 if hour > 18 else 4) * GIB, share=always(8192 * MIB)),
+    pod("capped", "large", 0.5, size="small", used=always(45 * GIB)),
+    pod("vcluster-red", "web-x-default-x-red", size="small", used=always(6 * GIB), **RED),
+    # Names that act in a shell, a spreadsheet or a terminal.
     pod("vision", "lies", size="=cmd()"),
-    pod("vision", "spaces", workload="a b"),
+    pod("vision", "spaces", workload="a;$(reboot)"),
+    pod("=cmd()", "p3"),
+    pod("shell", "p4", kind="\x1b[31mJob"),
+    pod("vcluster-red", "p5", vcluster="red", virtual_namespace="a b"),
 )  # fmt: skip
+OWN = [each for each in PODS if each.job == JOB]
+QUEUE = {"kai.scheduler/queue": "team"}
+LABELS = {
+    "vision": {**QUEUE, "size.kaishare.dev/small": "0.25"},
+    "rebound": {**QUEUE, "size.kaishare.dev/small": "0.20"},
+    "mixed": {**QUEUE, "size.kaishare.dev/dual": "0.5"},
+    "blind": {**QUEUE, "size.kaishare.dev/small": "0.25", "size.kaishare.dev/large": "0.5"},
+    "over": {**QUEUE, "kaishare.dev/gpu-fraction": "0.10"},
+    "llm": {**QUEUE, "size.kaishare.dev/serve": "0.5", "size.kaishare.dev/grow": "0.5", "size.kaishare.dev/weights": "0.3"},
+    "idle": QUEUE,
+    "mib": {**QUEUE, "kaishare.dev/gpu-memory": "8192", "kaishare.dev/max-gpu-memory": "24000"},
+    "capped": {**QUEUE, "kaishare.dev/max-gpu-fraction": "0.50", "size.kaishare.dev/small": "0.5"},
+}  # fmt: skip
+
+
+def known(labels: dict[str, str]) -> KnownNamespace:
+    metadata = PolicyMetadata(labels)
+    return KnownNamespace(metadata, metadata.policy("n"))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with records_of(tmp_path_factory.mktemp("recorded"), *PODS) as url:
+        yield url
+
+
+async def test_ten_minutes_are_ten_minutes(server: str) -> None:
+    """Prometheus 2 includes both ends of a range."""
+    async with Prometheus.open(PrometheusOptions(url=server)) as client:
+        usage = await read_usage(client, Window(start=END - 600, end=END), quantile=0.99, namespace="mixed")
+    assert [(use.seconds, use.known_seconds) for use in usage.uses] == [(600, 600)] * 3
+
+
+async def test_commands_are_accepted_and_cover_the_need(server: str) -> None:
+    async with Prometheus.open(PrometheusOptions(url=server)) as client:
+        usage = await read_usage(client, Window(start=START, end=END), quantile=0.99)
+    advice = Strategy().advise(usage.uses, {name: known(labels) for name, labels in LABELS.items()})
+    assert advice.dropped == 5
+    outputs = [as_json(advice), *as_text(advice, Strategy()), *advice.commands]
+    assert not any(word in line for line in outputs for word in ("reboot", "cmd()", "\x1b", "a b"))
+    assert len(advice.commands) >= 8
+    for words in map(str.split, advice.commands):
+        assert words[-1] == "--overwrite"
+        if words[0] == "kubectl":
+            assert words[:3] == ["kubectl", "label", "namespace"]
+            key, value = words[4].split("=")
+            before = LABELS[words[3]]
+            problems = label_problems(PolicyMetadata({**before, key: value}), PolicyMetadata(before))
+            assert problems.count == 0, (words, problems)
+    for row in advice.rows:
+        for use in row.uses if row.suggested is not None else ():
+            if use.quantile_bytes is not None and use.gpu_bytes is not None:
+                most = use.share_bytes if use.doubt is Doubt.GIVEN else 1e15
+                assert row.suggested.bytes_on(use.gpu_bytes) >= min(use.quantile_bytes, most)
+
 
 _LINE = re.compile(r"(\w+)\{(.*)\} (\S+) (\d+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -128,12 +207,6 @@ def of_pods(*uids: str) -> Row:
     return build_report(sums, (), prices={}).total
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with records_of(tmp_path_factory.mktemp("recorded"), *PODS) as url:
-        yield url
-
-
 def on_dashboard(
     url: str, query: str, variables: Mapping[str, str] | None = None, *, board: str = "fleet"
 ) -> list[Any]:
@@ -166,22 +239,17 @@ def assert_equal(actual: Row, expected: Row) -> None:
         assert actual[figure] == approximate, figure
 
 
-BY_NAMESPACE = [
-    ("vision", H100, ("web-a", "web-b", "lies", "spaces")), ("names", H100, ("first", "second")),
-    ("rebound", H100, ("again", "other")), ("mixed", T4, ("on-t4",)), ("mixed", A100, ("on-a100",)),
-    ("mixed", H100, ("in-mib",)), ("blind", H100, ("partly", "never")), ("over", H100, ("greedy",)),
-    ("moved", H100, ("pod",)), ("tenant-a", H100, ("x-default",)), ("whole", H100, ("train",)),
-]  # fmt: skip
-
-
 @pytest.mark.slow
 async def test_rows_equal_the_reference(server: str) -> None:
     report = await report_of(server, "namespace")
-    assert len(report.rows) == len(BY_NAMESPACE)
-    for namespace, model, uids in BY_NAMESPACE:
+    groups = {
+        (each.namespace, each.model) for each in OWN if not each.vcluster and each.namespace != "=cmd()"
+    }
+    for namespace, model in groups:
+        uids = [each.key for each in OWN if (each.namespace, each.model) == (namespace, model)]
         assert_equal(hours_of(report, model, namespace=namespace), of_pods(*uids))
     assert_equal(report.total, of_pods(*(uid for uid, _ in reference())))
-    assert report.dropped == []
+    assert len(report.dropped) == 2
     assert report.remarks == ()
 
 
@@ -190,23 +258,14 @@ async def test_a_time_without_pods_is_an_error(server: str) -> None:
         await report_of(server, "namespace", start=START - 86_400, end=START - 3_600)
 
 
-QUEUES = {
-    ("science", "", T4), ("science", "", A100), ("science", "", H100), ("team", "", H100),
-    ("team", "red", H100),
-}  # fmt: skip
-SIZES = {("", H100), ("small", H100), ("", T4), ("", A100)}
-
-
-@pytest.mark.parametrize(
-    ("by", "rows"),
-    [(["queue"], QUEUES), (["size"], SIZES), (["node", "size"], {("n1", *row) for row in SIZES})],
-    ids=["queue", "size", "node and size"],
-)
-async def test_groupings_have_one_total(server: str, by: Sequence[str], rows: set[tuple[str, ...]]) -> None:
+@pytest.mark.parametrize("by", [["queue"], ["size"], ["queue", "size"]], ids=" and ".join)
+async def test_groupings_have_one_total(server: str, by: list[str]) -> None:
     report = await report_of(server, *by)
-    assert {tuple(row[name] or "" for name in report.names) for row in report.rows} == rows
+    rows = {(*(getattr(each, label) for label in row_labels(by)), each.model) for each in OWN}
+    hostile = {row for row in rows if "=cmd()" in row}
+    assert {tuple(row[name] or "" for name in report.names) for row in report.rows} == rows - hostile
     assert_equal(report.total, of_pods(*(uid for uid, _ in reference())))
-    assert len(report.dropped) == ("size" in by)
+    assert len(report.dropped) == len(hostile) == ("size" in by)
 
 
 async def test_totals_are_those_of_the_dashboard(server: str) -> None:
