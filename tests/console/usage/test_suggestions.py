@@ -137,6 +137,8 @@ CONTEXT = "'--context=prod;reboot'"
         ([flat(0.9), pod("b")], SMALL, OPTIONS, "0.50", "", [...]),
         # The largest fraction of several models counts.
         ([pod(), ON_T4], SMALL, OPTIONS, "0.39", LABEL, ["several models of card, the largest counts: H100 0.15, T4 0.39"]),
+        # A claim asks for bytes.
+        (pod(is_claim=True), SMALL, OPTIONS, "11776Mi", "", ["the share is the pods' resource claim, which no label changes: set capacity.requests.memory of the ResourceClaimTemplate to 11776Mi"]),
         # A pod whose use is unknown is not covered.
         ([*(pod(str(n)) for n in range(20)), pod("b", quantile_bytes=None, peak_bytes=None, known_seconds=0.0)], SMALL, OPTIONS, "0.15", LABEL, ["1 pod of 21 never had a known use: the advice does not cover their need"]),
     ],
