@@ -32,22 +32,18 @@ from webhook.settings.decision_options import NAMESPACE
 from webhook.settings.published_settings import NAME
 
 MOST_BYTES: Final = 64 * 1024 * 1024  # maximum size of an answer
-MOST_VALUE: Final = 2.0**53
-"""Largest value that counts. No amount of bytes, seconds or samples is larger, and sums stay finite."""
+MOST_VALUE: Final = 2.0**53  # largest value that counts; no amount is larger, and sums stay finite
 DEFAULT_SECONDS: Final = 60.0
 DEFAULT_SELECTOR: Final = 'job="kaishare-agent"'
 
 _MOST_AT_ONCE: Final = 2  # concurrent queries; a Prometheus also serves dashboards and rules meanwhile
 _MOST_SERIES: Final = 200_000
-_MOST_SAMPLES: Final = 4_000_000
-"""Of all series of an answer; those of 10,000 pods in 336 parts of a time are 3.4 million."""
-_MOST_SAMPLES_OF_ONE: Final = 20_000
-"""Of one series, whose samples are objects while they are decoded. Prometheus answers with 11,000 at most."""
+_MOST_SAMPLES: Final = 4_000_000  # of an answer; those of 10,000 pods in 336 parts of a time are 3.4 million
+_MOST_SAMPLES_OF_ONE: Final = 20_000  # of a series; Prometheus answers with 11,000 at most
 _LATEST: Final = 253_402_300_799.0  # end of the year 9999; `datetime` knows no later time
 _LONGEST_REASON: Final = 200  # characters
 _LONGEST_HEAD: Final = 65_536  # bytes of an answer that are looked at for an error
-_SECRET_START: Final = 8
-"""Characters by which a token is recognised in an error; shorter values are no secrets."""
+_SECRET_START: Final = 8  # characters by which a secret is recognised; shorter values are none
 _PUBLIC_HEADERS: Final = frozenset({"x-scope-orgid"})  # Mimir repeats the name of its tenant in messages
 _ABOUT_PROMQL: Final = ("PromQL info", "PromQL warning")
 """Beginnings of annotations about an expression (Prometheus since 2.48); the result is complete even so."""
@@ -80,8 +76,7 @@ class PrometheusOptions:
     ca_file: str = ""
     is_insecure: bool = False  # whether the certificate is not verified
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    selector: str = DEFAULT_SELECTOR
-    """Label matchers without braces, checked by `parse_selector`; each selector of a query has them."""
+    selector: str = DEFAULT_SELECTOR  # label matchers without braces, which each selector of a query has
     seconds: float = DEFAULT_SECONDS  # time limit of all requests together
     where: str = ""  # a sentence that says where the address was found; empty if it was given
 

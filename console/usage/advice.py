@@ -13,8 +13,7 @@ from kai.share_bytes import Card
 from webhook.policy.label_values import PolicyShare
 from webhook.policy.labels import NamespacePolicy, PolicyMetadata, label_problems
 
-_PLAIN: Final = {FRACTION: MEMORY, MEMORY: FRACTION}
-"""The labels of a default share; a namespace has at most one of them."""
+_PLAIN: Final = {FRACTION: MEMORY, MEMORY: FRACTION}  # the labels of a default share; one at most counts
 _TOLERANCE: Final = 0.004
 """Part of a card by which a share may differ from a label's: less than half of a hundredth. The driver's
 memory of a card and the node label that KAI reads may differ by some MiB."""

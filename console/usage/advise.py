@@ -24,7 +24,6 @@ from kai.keys import QUEUE_LABEL
 from kube.answers import AccessError, ApiError
 from kube.client import KubeClient
 from service.command import (
-    DEFAULT_COLUMNS,
     UsageError,
     add_namespace,
     columns_of,
@@ -44,7 +43,6 @@ _NOT_READ: Final = (
 )
 _NUMBER: Final = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
 _NONE: Final = "-"
-_NO_EFFECT: Final = (Mode.OFF, Mode.OBSERVE)
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -143,7 +141,8 @@ def known_namespace(name: str, metadata: PolicyMetadata, scope: WebhookScope) ->
         "the webhook reads its policies from files: labels of the namespace": not scope.reads_labels,
         "the webhook excludes the namespace: its labels": name in scope.excluded,
         f"the label {QUEUE_LABEL} of the namespace is invalid: its labels": policy.queue is None,
-        f"the mode of the namespace is {policy.mode}{default}: its labels": policy.mode in _NO_EFFECT,
+        f"the mode of the namespace is {policy.mode}{default}: its labels": policy.mode
+        in (Mode.OFF, Mode.OBSERVE),
     }
     problem = next((f"{text} change no pod" for text, is_there in problems.items() if is_there), "")
     return KnownNamespace(metadata, policy, problem)
@@ -185,7 +184,7 @@ def _columns(strategy: Strategy) -> dict[str, Callable[[AdviceRow], str]]:
     }
 
 
-def as_text(advice: Advice, strategy: Strategy, *, columns: int = DEFAULT_COLUMNS) -> Iterator[str]:
+def as_text(advice: Advice, strategy: Strategy, *, columns: int = 80) -> Iterator[str]:
     """Yield the lines of the table, the notes, the commands and the balance; a command is never broken."""
     figures = _columns(strategy)
     rows = [["NAMESPACE", "WORKLOAD" if strategy.by_workload else "SIZE", *map(str.upper, figures)]]
@@ -297,7 +296,7 @@ def _picture(row: AdviceRow, title: str, figures: Mapping[str, str], window: Win
     largest: defaultdict[float, float] = defaultdict(float)
     gpus = {use.gpu_bytes for use in row.uses if use.gpu_bytes is not None}
     for use in row.uses:
-        for at, peak in use.peaks_by_time if use.gpu_bytes else ():
+        for at, peak in zip(*use.peaks, strict=True) if use.gpu_bytes else ():
             largest[at] = max(largest[at], peak / (use.gpu_bytes or 1))
     shares = {"share": row.key.share, "advice": row.suggested}
     lines = {

@@ -60,13 +60,13 @@ def add_usage_options(command: argparse.ArgumentParser, *, since: str, shortest:
         ("--until", "TIME", _until, None,
          "end of the time, such as 2026-05-12T18:00:00Z; UTC unless it says otherwise (default: now)"),
     )  # fmt: skip
+    add = command.add_argument
     for name, metavar, read, default, words in rows:
-        command.add_argument(name, type=read_by(read), default=default, metavar=metavar, help=words)
+        add(name, type=read_by(read), default=default, metavar=metavar, help=words)
     header = "send this header, such as X-Scope-OrgID=team; repeatable"
-    of_header: dict[str, Any] = {"action": "append", "default": [], "metavar": "NAME=VALUE", "help": header}
-    command.add_argument("--header", type=read_by(_header), **of_header)
+    add("--header", type=read_by(_header), action="append", default=[], metavar="NAME=VALUE", help=header)
     insecure = "with --prometheus: do not verify the certificate"
-    command.add_argument("--insecure-skip-tls-verify", action="store_true", help=insecure)
+    add("--insecure-skip-tls-verify", action="store_true", help=insecure)
 
 
 def parse_window(arguments: argparse.Namespace) -> Window:

@@ -3,7 +3,7 @@
 import math
 import re
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -16,8 +16,7 @@ from service.names import is_dns_label, is_dns_subdomain, is_gpu_model, is_kind,
 HOUR: Final = 3600
 LEAST_KNOWN: Final = 0.9  # part of the time below which a figure counts as not well known, and is marked
 NEAR: Final = 0.95  # part of the share from which a pod counts as using all of it
-FLAT: Final = 0.02
-"""Part of the largest use by which the use of a pod varies at most that holds a constant amount."""
+FLAT: Final = 0.02  # part of the largest use by which a constant use varies at most
 MOST_OF_SHARE: Final = 0.7
 """Part of the share from which a constant use is a setting of the framework: vLLM takes 0.9 of the memory
 that it sees, and JAX 0.75. With the headroom, the advice would be near to the share again."""
@@ -86,9 +85,9 @@ class Window:
 
 
 class Peaks(NamedTuple):
-    """The largest use in each part of a time, at the end of the part."""
+    """The largest use in each part of a time with a known use."""
 
-    times: "array[float]" = array("d")  # Unix seconds, ascending
+    times: "array[float]" = array("d")  # ends of the parts in Unix seconds, ascending
     values: "array[float]" = array("d")  # bytes
 
 
@@ -147,15 +146,13 @@ class PodUse:
     share_bytes: int
     seconds: float  # gaps in the data are left out
     known_seconds: float  # time in which the use was known, too
-    expected_seconds: float
-    """Time in which the pod had the share, gaps and the time outside the records included."""
+    expected_seconds: float  # with gaps and the time outside the records
     first: float  # Unix seconds
     last: float  # Unix seconds
     peak_bytes: float | None  # None if the use was never known; so are the quantiles
     quantile_bytes: float | None
     low_bytes: float | None  # the quantile `LOW`
-    over_seconds: float | None = None
-    """Time above the share, on any of the pod's GPUs; None if the counter has no values."""
+    over_seconds: float | None = None  # above the share, on any GPU of the pod; None without the counter
     is_current: bool = False  # whether the pod exists at the end of the time
     is_claim: bool = False  # whether the share is a resource claim, and not KAI's
     bucket: float = HOUR  # seconds of each part of the time in `peaks`
@@ -168,11 +165,6 @@ class PodUse:
         return self.share_bytes > 0 and max(amounts) <= MOST_BYTES
 
     @property
-    def peaks_by_time(self) -> Iterator[tuple[float, float]]:
-        """The end of each part of the time with a known use, and the largest use in it."""
-        return zip(*self.peaks, strict=True)
-
-    @property
     def doubt(self) -> Doubt | None:
         """Why the use may not show the need; None if it does."""
         low, peak, near = self.low_bytes, self.peak_bytes, NEAR * self.share_bytes
@@ -182,9 +174,11 @@ class PodUse:
             return None
         started = self.first + max(2 * HOUR, self.bucket)  # end of a part of the time without the first hour
         if low >= near:
-            full = (at for at, largest in self.peaks_by_time if at > self.first and largest >= near)
+            full = (
+                at for at, largest in zip(*self.peaks, strict=True) if at > self.first and largest >= near
+            )
             return Doubt.GIVEN if next(full, math.inf) <= started else None
-        later = min((largest for at, largest in self.peaks_by_time if at >= started), default=0.0)
+        later = min((largest for at, largest in zip(*self.peaks, strict=True) if at >= started), default=0.0)
         if not peak or min(low, later) < (1 - FLAT) * peak:
             return None
         return Doubt.GIVEN if low >= MOST_OF_SHARE * self.share_bytes else Doubt.CONSTANT

@@ -17,16 +17,13 @@ from kai.share import MIB
 from kai.share_bytes import Card
 from service.text import counted, first_few, one_line
 
-SEEN: Final = "pod:kaishare_gpu_seen:max15m"
-"""Unix seconds at which a pod was last seen on a GPU, each 15 minutes."""
+SEEN: Final = "pod:kaishare_gpu_seen:max15m"  # Unix seconds at which a pod was last seen, each 15 minutes
 HOURS_STEP: Final = 900  # seconds between two records of hours
 EXPECTED: Final = "usage:kaishare_gpu_hours_expected:sum15m"  # a record that exists while there are pods
 
 _SHARE: Final = "kaishare_pod_gpu_memory_share_bytes"  # the agents' series that a pod with a share has
 _LOOKS: Final = 100  # times at which it is asked whether there are records
-_LOOKS_AT_SERIES: Final = 48
-"""Most times before or after the records at which it is asked whether there are pods; each takes 30 ms for
-1,000 pods."""
+_LOOKS_AT_SERIES: Final = 48  # the same for pods, before or after the records; 1,000 pods take 30 ms each
 _ENOUGH: Final = 0.95  # part of the time with pods from which the records count as complete
 _INSTALL: Final = "install the recording rules: alerts.enabled in the chart, or deploy/alerts/README.md"
 
@@ -133,11 +130,10 @@ async def _require_own_labels(prometheus: Prometheus, window: Window) -> None:
     for _, last in await prometheus.instant(query, window.end):
         raise PrometheusError(
             f"{prometheus.address}: series of kaishare have the label exported_namespace, last at"
-            f" {utc_minute(last)} UTC:"
-            " set honor_labels: true for the agents' job (honorLabels: true in a PodMonitor), and give a"
-            " --since after that. OpenShift's user workload monitoring replaces labels always: label the"
-            " agents' namespace openshift.io/cluster-monitoring=true, so that the platform's Prometheus reads"
-            " it, or use a Prometheus of your own"
+            f" {utc_minute(last)} UTC: set honor_labels: true for the agents' job (honorLabels: true in a"
+            " PodMonitor), and give a --since after that. OpenShift's user workload monitoring replaces"
+            " labels always: label the agents' namespace openshift.io/cluster-monitoring=true, so that the"
+            " platform's Prometheus reads it, or use a Prometheus of your own"
         )
 
 

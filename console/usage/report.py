@@ -18,15 +18,7 @@ from console.usage.options import add_usage_options, open_prometheus, parse_wind
 from console.usage.page import element, render
 from console.usage.pod_use import HOUR, LEAST_KNOWN, Window, are_names
 from console.usage.records import DESCRIBED, SEEN, range_of, read_recorded_time
-from service.command import (
-    DEFAULT_COLUMNS,
-    UsageError,
-    columns_of,
-    read_by,
-    write_document,
-    write_lines,
-    write_warning,
-)
+from service.command import UsageError, columns_of, read_by, write_document, write_lines, write_warning
 from service.log_writer import discard_library_logs
 from service.names import is_gpu_model
 from service.text import counted, fold, listed, one_line, quoted
@@ -40,8 +32,7 @@ RECORDS: Final = {
     figure: f"usage:kaishare_{'pod' if figure == 'over' else 'gpu'}_hours_{figure}:sum15m"
     for figure in FIGURES
 }
-_MOST_GPUS: Final = 1_000_000
-"""Pods or GPUs of one row. Hours of more are a mistake or forged."""
+_MOST_GPUS: Final = 1_000_000  # pods or GPUs of one row; hours of more are a mistake or forged
 _PRICE: Final = re.compile(r"([^=]{1,100})=([0-9]{1,9}(?:\.[0-9]{1,9})?)")
 _CURRENCY: Final = re.compile(r"[A-Za-z]{1,8}|[€$£¥]")
 LABELS: Final[Mapping[str, Sequence[str]]] = {
@@ -53,8 +44,8 @@ LABELS: Final[Mapping[str, Sequence[str]]] = {
 }
 """The labels of each grouping. A workload's name says nothing without its namespace. Where KAI runs inside a
 vCluster, a queue's name says nothing without the vCluster."""
+# Names in JSON and CSV that differ from the label's.
 _KEYS: Final = {"virtual_namespace": "virtualNamespace", "workload_kind": "workloadKind"}
-"""Names in JSON and CSV of labels with other ones."""
 _HEADINGS: Final = {"virtualNamespace": "in vcluster", "workloadKind": "kind", "coverage": "known"}
 _COVERAGE: Final = {
     "promised": "", "used": "", "active": "activeCoverage", "idle": "activeCoverage", "over": "", "saved": "",
@@ -85,8 +76,7 @@ class Report:
     rows: Sequence[Row]
     models: Sequence[Row]  # totals by model of card
     total: Row
-    dropped: Sequence[float]
-    """GPU-hours promised of the rows with names that no object can have. The totals contain them."""
+    dropped: Sequence[float]  # GPU-hours of rows with names that no object can have; totals contain them
     unpriced: Sequence[str]  # models without a price, if there are prices
     period: str = ""  # the time that is looked at, as text
     currency: str = ""
@@ -308,7 +298,7 @@ def _table(report: Report) -> tuple[list[str], list[str], list[list[str]]]:
     )
 
 
-def as_text(report: Report, *, columns: int = DEFAULT_COLUMNS) -> Iterator[str]:
+def as_text(report: Report, *, columns: int = 80) -> Iterator[str]:
     """Yield the lines of the table and the remarks; no line is wider than `columns`."""
     names, figures, rows = _table(report)
     rows = [[heading.upper() for heading in (*names, *figures)], *rows]

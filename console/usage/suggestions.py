@@ -13,7 +13,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from console.usage.advice import (
@@ -24,7 +23,7 @@ from console.usage.advice import (
     smallest_fraction,
     smallest_memory,
 )
-from console.usage.pod_use import HOUR, LEAST_KNOWN, Doubt, PodUse
+from console.usage.pod_use import HOUR, LEAST_KNOWN, Doubt, PodUse, utc_minute
 from service.text import counted
 from webhook.policy.distributed import RANK_KINDS
 from webhook.policy.labels import PolicyMetadata
@@ -316,8 +315,8 @@ def _other_share(row: AdviceRow, of_label: ShareValue | None) -> str:
     now = f"is {of_label} now" if of_label else "does not exist now"
     if any(use.is_current for use in row.uses):
         return f"pods have {key.share}; the size {now}"
-    last = datetime.fromtimestamp(max(use.last for use in row.uses), UTC)
-    return f"had {key.share} until {last:%Y-%m-%d}; the size {now}"
+    last_day = utc_minute(max(use.last for use in row.uses)).split()[0]
+    return f"had {key.share} until {last_day}; the size {now}"
 
 
 def _contradictions(keys: Sequence[RowKey]) -> dict[RowKey, str]:

@@ -1,7 +1,6 @@
 """`advise` and `report` on a real Prometheus with known data, and the hours compared with a brute-force reference of
 the same samples."""
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -27,7 +26,6 @@ from tests.support.usage_history import (
     MIB,
     MODELS,
     START,
-    History,
     PodHistory,
     always,
     noisy,
@@ -112,12 +110,6 @@ def known(labels: dict[str, str]) -> KnownNamespace:
     return KnownNamespace(metadata, metadata.policy("n"))
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with records_of(tmp_path_factory.mktemp("recorded"), *PODS) as url:
-        yield url
-
-
 async def test_ten_minutes_are_ten_minutes(server: str) -> None:
     """Prometheus 2 includes both ends of a range."""
     async with Prometheus.open(PrometheusOptions(url=server)) as client:
@@ -148,63 +140,52 @@ async def test_commands_are_accepted_and_cover_the_need(server: str) -> None:
                 assert row.suggested.bytes_on(use.gpu_bytes) >= min(use.quantile_bytes, most)
 
 
-_LINE = re.compile(r"(\w+)\{(.*)\} (\S+) (\d+)")
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-
-
 @cache
-def reference() -> dict[tuple[str, str], dict[str, float]]:
-    """Return the hours of each pod on each GPU, from every raw sample of the agents, by UID and UUID."""
-    samples: dict[tuple[str, str, str], dict[int, float]] = defaultdict(dict)
-    counters: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
-    over: dict[tuple[str, str], float] = defaultdict(float)
-    for line in History(PODS).openmetrics():
-        match = _LINE.fullmatch(line)
-        if match is None:
-            continue
-        labels = dict(_LABEL.findall(match[2]))
-        if labels["job"] != JOB or "uid" not in labels or "gpu_uuid" not in labels:
-            continue
-        key, value, at = (labels["uid"], labels["gpu_uuid"]), float(match[3]), int(match[4])
-        if match[1] == "kaishare_pod_over_share_seconds_total":
-            before = counters[key].get(labels["instance"], 0.0)
-            counters[key][labels["instance"]] = value
-            over[key] += value - before
-            continue
-        series = samples[(match[1], *key)]
-        series[at] = max(series.get(at, value), value)
-    pods: dict[tuple[str, str], dict[str, float]] = {}
-    for (name, uid, gpu), shares in samples.items():
-        if not name.endswith("share_bytes"):
-            continue
-        mib = next(mib for index, mib in enumerate(MODELS.values()) if gpu.startswith(f"GPU-{index}-"))
-        card = Card.from_mib(mib)
-        used = samples.get(("kaishare_pod_gpu_memory_used_bytes", uid, gpu), {})
-        active = samples.get(("kaishare_pod_gpu_utilization_ratio", uid, gpu), {})
-        charged = {at: min(card.portion_of_memory(int(share / MIB)), 1.0) for at, share in shares.items()}
-        memory = card.units * card.unit_bytes
-        figures = {
-            "promised": sum(charged.values()) / 60,
-            "whole": len(charged) / 60,
-            "used": sum(value / memory for value in used.values()) / 60 if used else None,
-            "used_known": len(used) / 60 if used else None,
-            "active": sum(active.values()) / 60 if active else None,
-            "active_known": len(active) / 60 if active else None,
-            "idle": sum(charged[at] for at, value in active.items() if not value) / 60 if active else None,
-            "over": over[(uid, gpu)] / 3600 if (uid, gpu) in over else None,
-            "expected": (max(shares) - min(shares) + 60) / 3600,
+def reference() -> dict[str, dict[str, float]]:
+    """Return the hours of each pod by UID, from every minute of its histories; a minute of two agents counts once."""
+    minutes = defaultdict(list)
+    for each in OWN:
+        card = Card.from_mib(MODELS[each.model])
+        for at, hour in each.times():
+            share, used = each.share(hour), each.used(hour)
+            charged = min(card.portion_of_memory(int(share / MIB)), 1.0)
+            part = None if used is None else used / (card.units * card.unit_bytes)
+            over = None if not each.over or used is None else float(used > share * 1.05)
+            minutes[each.key] += [(at, charged, part, each.utilization(hour), over)] * each.gpus
+    pods = {}
+    for uid, own in minutes.items():
+        times = [at for at, *_ in own]
+        figures: dict[str, list[float | None]] = {
+            "promised": [charged for _, charged, *_ in own],
+            "whole": [1.0] * len(own),
+            "used": [used for _, _, used, _, _ in own],
+            "used_known": [None if used is None else 1.0 for _, _, used, _, _ in own],
+            "active": [active for *_, active, _ in own],
+            "active_known": [None if active is None else 1.0 for *_, active, _ in own],
+            "idle": [None if active is None else charged * (not active) for _, charged, _, active, _ in own],
+            "over": [over for *_, over in own],
+            "expected": [(max(times) - min(times) + 60) / 60 * len(own) / len(set(times))],
         }
-        pods[(uid, gpu)] = {figure: value for figure, value in figures.items() if value is not None}
+        known = {
+            figure: [value for value in values if value is not None] for figure, values in figures.items()
+        }
+        pods[uid] = {figure: sum(values) / 60 for figure, values in known.items() if values}
     return pods
 
 
 def of_pods(*uids: str) -> Row:
     """Return the reference of some pods as one row."""
     sums = {
-        figure: [({}, own[figure]) for (uid, _), own in reference().items() if uid in uids and figure in own]
+        figure: [({}, own[figure]) for uid, own in reference().items() if uid in uids and figure in own]
         for figure in FIGURES
     }
     return build_report(sums, (), prices={}).total
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with records_of(tmp_path_factory.mktemp("recorded"), *PODS) as url:
+        yield url
 
 
 def on_dashboard(
@@ -239,7 +220,6 @@ def assert_equal(actual: Row, expected: Row) -> None:
         assert actual[figure] == approximate, figure
 
 
-@pytest.mark.slow
 async def test_rows_equal_the_reference(server: str) -> None:
     report = await report_of(server, "namespace")
     groups = {
@@ -248,7 +228,7 @@ async def test_rows_equal_the_reference(server: str) -> None:
     for namespace, model in groups:
         uids = [each.key for each in OWN if (each.namespace, each.model) == (namespace, model)]
         assert_equal(hours_of(report, model, namespace=namespace), of_pods(*uids))
-    assert_equal(report.total, of_pods(*(uid for uid, _ in reference())))
+    assert_equal(report.total, of_pods(*reference()))
     assert len(report.dropped) == 2
     assert report.remarks == ()
 
@@ -264,7 +244,7 @@ async def test_groupings_have_one_total(server: str, by: list[str]) -> None:
     rows = {(*(getattr(each, label) for label in row_labels(by)), each.model) for each in OWN}
     hostile = {row for row in rows if "=cmd()" in row}
     assert {tuple(row[name] or "" for name in report.names) for row in report.rows} == rows - hostile
-    assert_equal(report.total, of_pods(*(uid for uid, _ in reference())))
+    assert_equal(report.total, of_pods(*reference()))
     assert len(report.dropped) == len(hostile) == ("size" in by)
 
 
@@ -317,7 +297,7 @@ async def test_an_agent_away_for_more_than_a_day_is_unknown_time(tmp_path: Path)
 async def test_records_between_the_looks_are_records(server: str) -> None:
     """Looks at 400 days are four days apart; none is in the 36 hours."""
     report = await report_of(server, "namespace", start=END - 398 * 86_400, end=END + 2 * 86_400)
-    assert_equal(report.total, of_pods(*(uid for uid, _ in reference())))
+    assert_equal(report.total, of_pods(*reference()))
     assert report.remarks == ()
 
 

@@ -11,13 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.cluster.webhook import WebhookScope
-from console.usage.advice import (
-    KnownNamespace,
-    ShareValue,
-    card_of,
-    smallest_fraction,
-    smallest_memory,
-)
+from console.usage.advice import KnownNamespace, ShareValue, card_of, smallest_fraction, smallest_memory
 from console.usage.advise import as_html, as_json, as_text, known_namespace
 from console.usage.pod_use import Doubt, Peaks, PodNames, PodUse, Window
 from console.usage.suggestions import AdviceRow, Strategy
@@ -169,26 +163,25 @@ def test_a_share_that_is_reached_late_is_not_taken_from_the_start() -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
+    ("share", "other", "has_command"),
     [
-        needs(34, 35, "b", **RED),
-        pod("b", seconds=3600.0, **RED),
-        pod("b", workload_kind="PyTorchJob", **RED),
-        pod("b", is_current=False, **RED),
+        ("0.25", needs(34, 35, "b", **RED), False),
+        ("0.25", pod("b", seconds=3600.0, **RED), False),
+        ("0.25", pod("b", workload_kind="PyTorchJob", **RED), False),
+        ("0.25", pod("b", is_current=False, **RED), False),
+        ("0.50", pod("b", workload_kind="PyTorchJob", **RED), True),
     ],
-    ids=["needs its share", "too few hours", "ranks", "ended"],
+    ids=["needs its share", "too few hours", "ranks", "ended", "ranks of the same share"],
 )
-def test_vcluster_gets_no_command_where_another_share_of_the_size_has_none(other: PodUse) -> None:
-    advice = OPTIONS.advise([needs(5, 5, share="0.25", **RED), other], {})
-    assert [row.command for row in advice.rows] == ["", ""]
-    assert advice.rows[0].notes[-1].startswith("pods of this size have several shares")
+def test_vcluster_gets_a_command_unless_the_size_has_several_shares(
+    share: str, other: PodUse, has_command: bool
+) -> None:
+    advice = OPTIONS.advise([needs(5, 5, share=share, **RED), other], {})
+    assert [bool(row.command) for row in advice.rows] == [has_command, False]
+    several = advice.rows[0].notes[-1].startswith("pods of this size have several shares")
+    assert several is not has_command
     assert advice.balance is not None
-    assert advice.balance.promised == advice.balance.suggested
-
-
-def test_vcluster_with_ranks_of_the_same_share_gets_a_command() -> None:
-    rows = OPTIONS.advise([pod("a", **RED), pod("b", workload_kind="PyTorchJob", **RED)], {}).rows
-    assert [bool(row.command) for row in rows] == [True, False]
+    assert bool(advice.balance.difference) is has_command
 
 
 def test_a_vcluster_is_named_with_its_host_namespace() -> None:
@@ -213,24 +206,14 @@ def test_pod_that_fills_a_share_in_memory_keeps_its_label(gpu: int) -> None:
     assert only(use, other, size_small="4096Mi").command != ""
 
 
-def test_time_over_the_share_without_a_counter_is_unknown() -> None:
-    advice = OPTIONS.advise([pod()], namespaces(size_small="0.5"))
-    assert advice.rows[0].over_hours is None
-    assert json.loads(as_json(advice))["rows"][0]["overHours"] is None
-    table = list(as_text(advice, OPTIONS))
-    assert table[1].split()[-3:] == ["-", "0.50", "0.15"]
+def test_what_is_unknown_is_no_figure() -> None:
+    advice = OPTIONS.advise([pod("a"), pod("b", gpu_bytes=None)], namespaces(size_small="0.5"))
+    assert [row["overHours"] for row in json.loads(as_json(advice))["rows"]] == [None, None]
+    unknown = "Not in the balance: 1 pod on a GPU whose memory is unknown, as for MIG devices."
+    assert advice.remarks == (unknown,)
+    assert [line.split()[-3:] for line in as_text(advice, OPTIONS)][2] == ["-", "0.50", "0.15"]
     known = only(pod("a"), pod("b", over_seconds=0.0), pod("c", over_seconds=7200.0), size_small="0.5")
     assert known.over_hours == 2
-
-
-def test_pods_outside_the_balance_are_named() -> None:
-    advice = OPTIONS.advise([pod("a"), pod("b", gpu_bytes=None)], namespaces(size_small="0.5"))
-    assert advice.remarks == (
-        "Not in the balance: 1 pod on a GPU whose memory is unknown, as for MIG devices.",
-    )
-
-
-def test_rows_by_workload_have_no_balance() -> None:
     options = Strategy(by_workload=True)
     assert "No balance by workload" in " ".join(as_text(options.advise([pod()], {}), options))
 
