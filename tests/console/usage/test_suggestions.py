@@ -186,6 +186,7 @@ def test_vcluster_gets_a_command_unless_the_size_has_several_shares(
 
 def test_a_vcluster_is_named_with_its_host_namespace() -> None:
     both, window = OPTIONS.advise([pod("a", size="", **RED), pod("b")], {}), Window(start=0.0, end=2 * DAY)
+    assert not pod(virtual_namespace="default").names.are_valid
     named = [line for line in as_text(both, OPTIONS, columns=200) if "team/red/default" in line]
     assert len(named) == 2, "the table and the notes"
     for heading in ("team/red/default · no size", "team · small"):
@@ -266,7 +267,7 @@ LEADER_WORKER_SET = [whole("lws-0", "StatefulSet", "lws"), whole("lws-0-1", "Sta
         "Jobs of a JobSet": ([whole(f"s-w-{job}-0-x4k2p", "Job", f"s-w-{job}") for job in (0, 1)], 2),
         "LeaderWorkerSet": ([*LEADER_WORKER_SET, whole("lws-1", "StatefulSet", "lws")], 2),
         "Indexed Job in a vCluster": ([replace(use, names=use.names._replace(pod=f"{use.names.pod}-x-default-x-red")) for use in INDEXED_JOB], 2),
-        "Indexed Jobs one after the other": ([INDEXED_JOB[0], replace(INDEXED_JOB[1], first=2 * DAY, last=4 * DAY)], 0),
+        "Indexed Jobs one after the other": ([INDEXED_JOB[0], replace(INDEXED_JOB[1], first=2 * DAY - 600, last=4 * DAY)], 0),
         "plain Job": ([whole("train-x4k2p", "Job", "train"), whole("train-a1b2c", "Job", "train")], 0),
         "independent Jobs of a sweep": ([whole(f"sweep-{n}-x4k2p", "Job", f"sweep-{n}") for n in (1, 2)], 0),
         "StatefulSet": ([whole(f"web-{n}", "StatefulSet", "web") for n in (0, 1)], 0),
