@@ -136,13 +136,13 @@ def known_namespace(name: str, metadata: PolicyMetadata, scope: WebhookScope) ->
     policy = metadata.policy(name, scope.default_mode)
     if policy is None:
         return KnownNamespace(metadata, None, "the namespace is not managed")
-    default = ", the webhook's default" if policy.has_default_mode else ""
+    default, is_idle = policy.has_default_mode, policy.mode in (Mode.OFF, Mode.OBSERVE)
+    mode = f"{policy.mode}, the webhook's default" if default else policy.mode
     problems = {
         "the webhook reads its policies from files: labels of the namespace": not scope.reads_labels,
         "the webhook excludes the namespace: its labels": name in scope.excluded,
         f"the label {QUEUE_LABEL} of the namespace is invalid: its labels": policy.queue is None,
-        f"the mode of the namespace is {policy.mode}{default}: its labels": policy.mode
-        in (Mode.OFF, Mode.OBSERVE),
+        f"the mode of the namespace is {mode}: its labels": is_idle,
     }
     problem = next((f"{text} change no pod" for text, is_there in problems.items() if is_there), "")
     return KnownNamespace(metadata, policy, problem)
