@@ -128,7 +128,7 @@ class Doubt(StrEnum):
 
     UNKNOWN = "never had a known use: the advice does not cover their need"
     GIVEN = (
-        f"took a constant {MOST_OF_SHARE:.0%} of the share or more from the start, as vLLM and JAX do, which"
+        f"took {MOST_OF_SHARE:.0%} of the share or more from the start, as vLLM and JAX do, which"
         " allocate in advance: such use does not show the need, and the advice is no smaller"
     )
     CONSTANT = (

@@ -83,7 +83,7 @@ ON_T4 = needs(5, 5, "b", gpu_bytes=15360 * MIB, share_bytes=int(0.5 * 15300) * M
 ON_T4 = replace(ON_T4, names=ON_T4.names._replace(model="T4"))
 LABEL = "kubectl label namespace team "
 IN_ADVANCE = "1 pod of 1 held a constant amount, as frameworks do that allocate in advance"
-SETTING = "1 pod of 1 took a constant 70% of the share or more from the start, as vLLM and JAX do"
+SETTING = "1 pod of 1 took 70% of the share or more from the start, as vLLM and JAX do"
 COVERS_NONE = ["the need with headroom is more than a GPU has: no label covers it"]
 PRODUCTION = Strategy(kubeconfig="/home/a b/config", context="prod;reboot")
 CONTEXT = "'--context=prod;reboot'"
