@@ -8,11 +8,11 @@ import asyncio
 import contextlib
 import re
 import ssl
-import time
 from array import array
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from time import monotonic
+from typing import Final
 from urllib.parse import urlencode
 
 import msgspec
@@ -22,7 +22,7 @@ from console.caller import parse_url
 from console.cluster.webhook import fetch_namespaces
 from kai.keys import QUEUE_LABEL
 from kube.access import GivenAddress, client_context
-from kube.answers import ApiError, Unreachable, status_error
+from kube.answers import ApiError, Unreachable
 from kube.client import AnyResponse, KubeClient
 from kube.kinds import CONFIG_MAPS, SERVICES
 from service.command import UsageError
@@ -32,22 +32,18 @@ from webhook.settings.decision_options import NAMESPACE
 from webhook.settings.published_settings import NAME
 
 MOST_BYTES: Final = 64 * 1024 * 1024  # maximum size of an answer
-MOST_VALUE: Final = 2.0**53
-"""Largest value that counts. No amount of bytes, seconds or samples is larger, and sums stay finite."""
+MOST_VALUE: Final = 2.0**53  # largest value that counts; no amount is larger, and sums stay finite
 DEFAULT_SECONDS: Final = 60.0
 DEFAULT_SELECTOR: Final = 'job="kaishare-agent"'
 
 _MOST_AT_ONCE: Final = 2  # concurrent queries; a Prometheus also serves dashboards and rules meanwhile
 _MOST_SERIES: Final = 200_000
-_MOST_SAMPLES: Final = 4_000_000
-"""Of all series of an answer; those of 10,000 pods in 336 parts of a time are 3.4 million."""
-_MOST_SAMPLES_OF_ONE: Final = 20_000
-"""Of one series, whose samples are objects while they are decoded. Prometheus answers with 11,000 at most."""
+_MOST_SAMPLES: Final = 4_000_000  # of an answer; those of 10,000 pods in 336 parts of a time are 3.4 million
+_MOST_SAMPLES_OF_ONE: Final = 20_000  # of a series; Prometheus answers with 11,000 at most
 _LATEST: Final = 253_402_300_799.0  # end of the year 9999; `datetime` knows no later time
 _LONGEST_REASON: Final = 200  # characters
 _LONGEST_HEAD: Final = 65_536  # bytes of an answer that are looked at for an error
-_SECRET_START: Final = 8
-"""Characters by which a token is recognised in an error; shorter values are no secrets."""
+_SECRET_START: Final = 8  # characters by which a secret is recognised; shorter values are none
 _PUBLIC_HEADERS: Final = frozenset({"x-scope-orgid"})  # Mimir repeats the name of its tenant in messages
 _ABOUT_PROMQL: Final = ("PromQL info", "PromQL warning")
 """Beginnings of annotations about an expression (Prometheus since 2.48); the result is complete even so."""
@@ -59,11 +55,7 @@ class PrometheusError(Exception):
     """The Prometheus gave no usable answer; the message is one line with its address and what it said."""
 
 
-class InstantSeries(Struct, frozen=True):
-    """A series with one value."""
-
-    labels: dict[str, str]
-    value: float
+Sample = tuple[dict[str, str], float]  # the labels of a series, and its value
 
 
 class RangeSeries(Struct, frozen=True):
@@ -74,42 +66,19 @@ class RangeSeries(Struct, frozen=True):
     values: "array[float]"
 
 
-class ServiceAddress(NamedTuple):
-    """A service of the cluster that serves the API of Prometheus."""
-
-    namespace: str
-    name: str
-    port: str  # number or name
-    prefix: str = ""  # path before `/api/v1`, without a slash at its end
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}:{self.port}{self.prefix}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrometheusOptions:
     """Address and credentials of a Prometheus, and the series that count."""
 
     url: str = ""  # without a slash at its end; empty with `service`, and before it has been found
-    service: ServiceAddress | None = None
+    service: str = ""  # NAMESPACE/NAME:PORT, and a path; read through the API server
     token: str = field(default="", repr=False)
     ca_file: str = ""
     is_insecure: bool = False  # whether the certificate is not verified
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    selector: str = DEFAULT_SELECTOR
-    """Label matchers without braces, checked by `parse_selector`; each selector of a query has them."""
+    selector: str = DEFAULT_SELECTOR  # label matchers without braces, which each selector of a query has
     seconds: float = DEFAULT_SECONDS  # time limit of all requests together
     where: str = ""  # a sentence that says where the address was found; empty if it was given
-
-
-def _trust(options: PrometheusOptions) -> ssl.SSLContext:
-    try:
-        context = client_context(cafile=options.ca_file or None)
-    except OSError as error:  # ssl.SSLError is one
-        raise UsageError(f"{options.ca_file}: CA certificates: {error.strerror or error}") from None
-    if options.is_insecure:
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return context
 
 
 class _Result(Struct, frozen=True):
@@ -138,12 +107,6 @@ class _Error(Struct, rename="camel", frozen=True):
     error: str = ""
     message: str = ""
 
-    @classmethod
-    def of(cls, body: bytes) -> "_Error":
-        with contextlib.suppress(*MALFORMED):
-            return _error.decode(body[:_LONGEST_HEAD])
-        return cls()
-
 
 _answer = msgspec.json.Decoder(_Answer)
 _error = msgspec.json.Decoder(_Error)
@@ -153,12 +116,13 @@ _points = msgspec.json.Decoder(list[tuple[float, str]])
 class Prometheus:
     """Sends queries. All requests together have one time limit."""
 
-    def __init__(self, options: PrometheusOptions, client: KubeClient, clock: Any) -> None:
-        service, self._prefix, self.address = options.service, "", one_line(options.url)
-        if service is not None:
-            self.address = one_line(f"service {service} through {client.server}")
-            target = f"{service.namespace}/services/{service.name}:{service.port}"
-            self._prefix = f"/api/v1/namespaces/{target}/proxy{service.prefix}"
+    def __init__(self, options: PrometheusOptions, client: KubeClient) -> None:
+        self._prefix, self.address = "", one_line(options.url)
+        self._namespace = ""  # of the service
+        if match := _SERVICE.fullmatch(options.service):
+            self._namespace, name, port, path = match.groups()
+            self.address = one_line(f"service {options.service} through {client.server}")
+            self._prefix = f"/api/v1/namespaces/{self._namespace}/services/{name}:{port}/proxy{path}"
         self.selector = options.selector
         self._options = options
         self._client = client
@@ -167,30 +131,35 @@ class Prometheus:
             self._headers["Authorization"] = f"Bearer {options.token}"
         self._left_out = 0
         self._slots = asyncio.Semaphore(_MOST_AT_ONCE)
-        self._clock = clock
-        self._until = clock() + options.seconds
-        headers = (value for name, value in options.headers if name.lower() not in _PUBLIC_HEADERS)
+        self._until = monotonic() + options.seconds
+        secrets = [value for name, value in options.headers if name.lower() not in _PUBLIC_HEADERS]
         self._secrets = [
-            text[:_SECRET_START] for text in (options.token, *headers) if len(text) >= _SECRET_START
+            text[:_SECRET_START] for text in (options.token, *secrets) if len(text) >= _SECRET_START
         ]
 
     @classmethod
     @contextlib.asynccontextmanager
     async def open(
-        cls, options: PrometheusOptions, client: KubeClient | None = None, clock: Any = time.monotonic
+        cls, options: PrometheusOptions, client: KubeClient | None = None
     ) -> AsyncIterator["Prometheus"]:
         """Open the Prometheus of the options, a service through the API server; its time limit begins.
 
-        Raises UsageError if the CA certificates cannot be read.
+        Without an address, the API server is asked for one. Raises UsageError if there is none, or if the CA
+        certificates cannot be read.
         """
-        if options.service is not None:
-            if client is None:
-                raise ValueError("a service is read through the API server")
-            yield cls(options, client, clock)
+        if client is not None and not options.url and not options.service:
+            options = await _found(client, options)
+        if client is not None and options.service:
+            yield cls(options, client)
             return
-        trust = await asyncio.to_thread(_trust, options)
+        try:
+            trust = await asyncio.to_thread(client_context, cafile=options.ca_file or None)
+        except OSError as error:  # ssl.SSLError is one
+            raise UsageError(f"{options.ca_file}: CA certificates: {error.strerror or error}") from None
+        if options.is_insecure:
+            trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
         async with KubeClient(GivenAddress(options.url, trust)) as direct:
-            yield cls(options, direct, clock)
+            yield cls(options, direct)
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -199,22 +168,25 @@ class Prometheus:
         left_out = f"Left out: {values} of series that are negative, not finite or too large."
         return tuple(filter(None, (self._options.where, left_out if self._left_out else "")))
 
-    async def instant(self, query: str, at: float, *, most: float = MOST_VALUE) -> list[InstantSeries]:
+    async def instant(self, query: str, at: float, *, most: float = MOST_VALUE) -> list[Sample]:
         """Return the value of each series of an expression at a time; raise PrometheusError if there is none.
 
         Values that are negative, not finite or larger than `most` are left out, and counted in `remarks`.
         """
         data = await self._query("/api/v1/query", query, {"time": f"{at:.3f}"}, "vector")
         samples = [(each.metric, self._number(each.value[1])) for each in data.result if each.value]
-        series = [InstantSeries(labels, value) for labels, value in samples if 0 <= value <= most]
-        self._left_out += len(samples) - len(series)
-        return series
+        known = [(labels, value) for labels, value in samples if 0 <= value <= most]
+        self._left_out += len(samples) - len(known)
+        return known
 
     async def range(self, query: str, start: float, end: float, step: float) -> list[RangeSeries]:
-        """Return the values of each series from the start to the end, which is included; see `instant`."""
+        """Return the values of each series from the start to the end, which is included; see `instant`.
+
+        A series without a value that counts is left out.
+        """
         times = {"start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
         data = await self._query("/api/v1/query_range", query, times, "matrix")
-        return [self._series(result) for result in data.result]
+        return [series for series in map(self._series, data.result) if series.values]
 
     def _series(self, result: _Result) -> RangeSeries:
         """Decode the values of one series; only those of one are Python objects at a time."""
@@ -239,12 +211,13 @@ class Prometheus:
             raise self._not_prometheus("a value is no number") from None
 
     async def _query(self, path: str, query: str, times: Mapping[str, str], expected: str) -> _Data:
-        left = self._until - self._clock()
+        left = self._until - monotonic()
         form = {"query": query, **times, "timeout": f"{max(int(left * 1000), 1)}ms"}
+        target = self._prefix + path
         try:
             async with asyncio.timeout(left), self._slots:
                 response = await self._client.send_through_proxy(
-                    self._prefix + path,
+                    target,
                     urlencode(form).encode(),
                     headers=self._headers,
                     seconds=left + 1,
@@ -253,7 +226,7 @@ class Prometheus:
         except TimeoutError:
             raise self._late() from None
         except Unreachable as error:
-            problem = str(error).removeprefix(f"POST {self._prefix + path}: ")
+            problem = str(error).removeprefix(f"POST {target}: ")
             raise self._error(_TOO_LARGE if problem.startswith("an answer of more") else problem) from None
         if response.status != 200:
             raise self._refused(response)
@@ -276,7 +249,7 @@ class Prometheus:
         return self._error(f"the answer is not of a Prometheus{reason}; check the path")
 
     def _require_time(self) -> None:
-        if self._clock() > self._until:
+        if monotonic() > self._until:
             raise self._late()
 
     def _require_bounded(self, text: bytes, objects: int, arrays: int) -> None:
@@ -294,55 +267,52 @@ class Prometheus:
         try:
             answer = _answer.decode(body)
         except MALFORMED:
-            raise self._not_prometheus(self._statement(body)) from None
+            raise self._not_prometheus(self._statement(body)[1]) from None
         if answer.status != "success" or answer.data is None:
-            raise self._error(self._statement(body))
+            raise self._error(self._statement(body)[1])
         partial = [line for line in answer.warnings or () if not line.startswith(_ABOUT_PROMQL)]
         if partial:
             lines = first_few([one_line(line, _LONGEST_REASON) for line in partial], 2)
-            raise self._error(f"the result is incomplete: {self._hidden(lines, partial)}")
+            raise self._error(f"the result is incomplete: {self._hidden(lines, *partial)}")
         if answer.is_partial:
             raise self._error("the result is incomplete: isPartial is true")
         return answer.data
 
     def _refused(self, response: AnyResponse) -> PrometheusError:
-        statement = self._statement(response.body)
-        reason = self._hidden(one_line(response.reason, 40), [response.reason])
-        status = f"{response.status} {reason}".rstrip()
-        return self._error(f"{status}{f': {statement}' if statement else ''}{self._advice(response)}")
-
-    def _advice(self, response: AnyResponse) -> str:
-        """Return what to do about a status, which depends on the program that refused."""
-        service, status = self._options.service, response.status
-        own_login = (
-            "the service wants a login of its own, which the API server does not pass on: give --prometheus"
-            " with --token-file"
-        )
+        """Return what was said about a refusal, and what to do, which depends on the program that refused."""
+        namespace, status = self._namespace, response.status
+        error, statement = self._statement(response.body)
         acts = {
             401: "check --token-file and --header",
             403: "check --token-file, --header and your rights",
             404: "check the path of the address",
             422: "give a shorter --since",
         }
-        if service is not None:
+        if namespace and error.kind == "Status":
             acts[401] = "the API server does not accept your credentials: log in again"
-            acts[403] = f"you need the right to create services/proxy in namespace {service.namespace}"
-            if _Error.of(response.body).kind != "Status":
-                acts[401] = acts[403] = own_login
-        act = "it redirects to another address: give that one" if 300 <= status < 400 else acts.get(status)
-        return f"; {act}" if act else ""
+            acts[403] = f"you need the right to create services/proxy in namespace {namespace}"
+        elif namespace:
+            acts[401] = acts[403] = (
+                "the service wants a login of its own, which the API server does not pass on: give"
+                " --prometheus with --token-file"
+            )
+        act = (
+            "it redirects to another address: give that one" if 300 <= status < 400 else acts.get(status, "")
+        )
+        reason = self._hidden(one_line(response.reason, 40), response.reason)
+        said = ": ".join(filter(None, (f"{status} {reason}".rstrip(), statement)))
+        return self._error("; ".join(filter(None, (said, act))))
 
-    def _statement(self, body: bytes) -> str:
-        """Return what an answer says, in one line: the error of Prometheus or of the API server, or text."""
-        head = body[:_LONGEST_HEAD]
-        error = _Error.of(head)
+    def _statement(self, body: bytes) -> tuple[_Error, str]:
+        """Return the error of an answer, of Prometheus or of the API server, and one line about it."""
+        head, error = body[:_LONGEST_HEAD], _Error()
+        with contextlib.suppress(*MALFORMED):
+            error = _error.decode(head)
         text = ": ".join(filter(None, (error.error_type, error.error or error.message)))
-        if error.kind == "Status":
-            text = status_error(head, "").message
         text = text or head.decode("utf-8", "replace")
-        return self._hidden(one_line(text, _LONGEST_REASON), [text])
+        return error, self._hidden(one_line(text, _LONGEST_REASON), text)
 
-    def _hidden(self, line: str, texts: Iterable[str]) -> str:
+    def _hidden(self, line: str, *texts: str) -> str:
         """Return a line of an answer; a sentence instead if its texts have the beginning of a secret."""
         if any(secret in text for text in texts for secret in self._secrets):
             return "the answer repeats a header of the request"
@@ -358,37 +328,14 @@ _MOST_CANDIDATES: Final = 100
 _SERVICE: Final = re.compile(
     r"([^/]{1,63})/([^/:]{1,63}):([a-z0-9-]{1,15})((?:/[A-Za-z0-9._~-]{1,100}){0,8})/?"
 )
+GIVE_ONE: Final = "give either --prometheus URL or --service NAMESPACE/NAME:PORT"
 
 
-async def _find_service(client: KubeClient) -> ServiceAddress:
-    """Find the Prometheus of an operator by the label of its Service; raise UsageError unless there is one.
-
-    A tenant can write a Service with this label. So Services in managed namespaces do not count, and several
-    Services are an error.
-    """
-    selector = {"labelSelector": f"{_OPERATOR_LABEL}=true"}
-    try:
-        managed = await fetch_namespaces(client, params={"labelSelector": QUEUE_LABEL})
-        services: list[ServiceAddress] = []
-        async with client.list_objects(SERVICES.path(), params=selector) as items:
-            async for item in items:
-                service = SERVICES.decode(item)
-                namespace, ports = service.metadata.namespace, service.spec.ports
-                if ports and namespace not in managed and len(services) < _MOST_CANDIDATES:
-                    services.append(ServiceAddress(namespace, service.metadata.name, str(ports[0].port)))
-    except (ApiError, Unreachable, *MALFORMED) as error:
-        raise UsageError(f"no Prometheus was found: {one_line(str(error))}; {GIVE_ONE}") from None
-    if len(services) != 1:
-        names = first_few([str(service) for service in services], 3)
-        problem = f"several Prometheus were found: {names}" if services else "no Prometheus was found"
-        raise UsageError(f"{problem}; {GIVE_ONE}")
-    return services[0]
-
-
-async def find_prometheus(client: KubeClient, options: PrometheusOptions) -> PrometheusOptions:
+async def _found(client: KubeClient, options: PrometheusOptions) -> PrometheusOptions:
     """Return the options with the address that the installation names, else that of an operator's Service.
 
-    Raises UsageError if the address is unusable, or if no Prometheus was found.
+    A tenant can write a Service with the operator's label. So Services in managed namespaces do not count,
+    and several Services are an error. Raises UsageError if the address is unusable, or if none was found.
     """
     text = ""
     with contextlib.suppress(ApiError, Unreachable, *MALFORMED):
@@ -397,16 +344,32 @@ async def find_prometheus(client: KubeClient, options: PrometheusOptions) -> Pro
     if text:
         place = f"ConfigMap {NAME}"
         try:
-            url, service = (parse_url(text), None) if "://" in text else ("", parse_service(text))
+            url, service = (parse_url(text), "") if "://" in text else ("", parse_service(text))
         except ValueError as error:
             raise UsageError(f"{place}: {error}") from None
         where = f"Read {url or f'Service {service}'}, the address in {place}."
         return replace(options, url=url, service=service, where=where)
-    service = await _find_service(client)
-    return replace(options, service=service, where=f"Read Service {service}, found by its operator's label.")
+    services: list[str] = []
+    try:
+        managed = await fetch_namespaces(client, params={"labelSelector": QUEUE_LABEL})
+        selector = {"labelSelector": f"{_OPERATOR_LABEL}=true"}
+        async with client.list_objects(SERVICES.path(), params=selector) as items:
+            async for item in items:
+                found = SERVICES.decode(item)
+                namespace, ports = found.metadata.namespace, found.spec.ports
+                if ports and namespace not in managed and len(services) < _MOST_CANDIDATES:
+                    services.append(f"{namespace}/{found.metadata.name}:{ports[0].port}")
+    except (ApiError, Unreachable, *MALFORMED) as error:
+        raise UsageError(f"no Prometheus was found: {one_line(str(error))}; {GIVE_ONE}") from None
+    if len(services) != 1:
+        names = first_few(services, 3)
+        problem = f"several Prometheus were found: {names}" if services else "no Prometheus was found"
+        raise UsageError(f"{problem}; {GIVE_ONE}")
+    where = f"Read Service {services[0]}, found by its operator's label."
+    return replace(options, service=services[0], where=where)
 
 
-def parse_service(text: str) -> ServiceAddress:
+def parse_service(text: str) -> str:
     """Read `NAMESPACE/NAME:PORT`, with a path if it has one; raise ValueError for another form."""
     match = _SERVICE.fullmatch(text)
     is_valid = match is not None and is_dns_label(match[1]) and is_dns_label(match[2])
@@ -415,7 +378,4 @@ def parse_service(text: str) -> ServiceAddress:
             f"{quoted(text)} is not a service; allowed: NAMESPACE/NAME:PORT, such as"
             " monitoring/prometheus-operated:9090"
         )
-    return ServiceAddress(*match.groups())
-
-
-GIVE_ONE: Final = "give either --prometheus URL or --service NAMESPACE/NAME:PORT"
+    return text.rstrip("/")

@@ -21,7 +21,6 @@ from console.cluster.prometheus import (
     Prometheus,
     PrometheusError,
     PrometheusOptions,
-    find_prometheus,
 )
 from console.doctor.check_results import CheckResult, grouped, limited, named, ok, problem, unknown, warning
 from console.doctor.cluster_state import PRESENT_LABEL, ClusterFacts, ClusterNode
@@ -203,7 +202,6 @@ async def scraping_finding(client: KubeClient, namespace: str, url: str) -> Chec
     job = f"({namespace}/)?kaishare-agent"  # _config.agentSelector of deploy/mixin
     query = f'count by (job) (up{{job=~"{job}"}} or kaishare_build_info{{component="agent"}})'
     try:
-        where = where if where.url else await find_prometheus(client, where)
         async with Prometheus.open(where, client) as prometheus:
             series = await prometheus.instant(query, time.time())
     except (PrometheusError, UsageError) as error:
@@ -211,7 +209,7 @@ async def scraping_finding(client: KubeClient, namespace: str, url: str) -> Chec
             f"not checked: {str(error).removesuffix(f'; {GIVE_ONE}')}",
             "give --prometheus URL, or set settings.prometheus of the chart",
         )
-    jobs = [one_line(each.labels.get("job", "")) for each in series]
+    jobs = [one_line(labels.get("job", "")) for labels, _ in series]
     if any(re.fullmatch(job, name) for name in jobs):
         return ok(f"{prometheus.address} scrapes the agents")
     what = f"{prometheus.address} has no series of the job kaishare-agent; {_JOB_COUNTS}"

@@ -13,8 +13,7 @@ from kai.share_bytes import Card
 from webhook.policy.label_values import PolicyShare
 from webhook.policy.labels import NamespacePolicy, PolicyMetadata, label_problems
 
-_PLAIN: Final = {FRACTION: MEMORY, MEMORY: FRACTION}
-"""The labels of a default share; a namespace has at most one of them."""
+_PLAIN: Final = {FRACTION: MEMORY, MEMORY: FRACTION}  # the labels of a default share; one at most counts
 _TOLERANCE: Final = 0.004
 """Part of a card by which a share may differ from a label's: less than half of a hundredth. The driver's
 memory of a card and the node label that KAI reads may differ by some MiB."""
@@ -106,25 +105,18 @@ def smallest_memory(needs: Iterable[tuple[float, int]]) -> ShareValue:
     return share if all(share.portion_on(gpu_bytes) < 1 for _, gpu_bytes in needs) else WHOLE
 
 
-@dataclass(frozen=True, slots=True)
-class TargetCluster:
-    """The cluster whose labels the commands change; empty: that of the shell in which they run."""
+def kubectl(context: str, kubeconfig: str, vcluster: str = "", namespace: str = "") -> str:
+    """Return how kubectl is called, for a vCluster in a namespace if it is named, quoted for a shell.
 
-    kubeconfig: str = ""
-    context: str = ""
-
-    def kubectl(self, vcluster: str = "", namespace: str = "") -> str:
-        """Return how kubectl is called, for a vCluster in a namespace if it is named, quoted for a shell.
-
-        `vcluster connect` has no option for the kubeconfig that it reads; it writes that of `--kube-config`.
-        """
-        context = [f"--context={self.context}"] if self.context else []
-        if not vcluster:
-            kubeconfig = [f"--kubeconfig={self.kubeconfig}"] if self.kubeconfig else []
-            return shlex.join(["kubectl", *context, *kubeconfig])
-        variable = f"KUBECONFIG={shlex.quote(self.kubeconfig)} " if self.kubeconfig else ""
-        words = ["vcluster", "connect", vcluster, "--namespace", namespace, *context]
-        return f"{variable}{shlex.join(words)} -- kubectl"
+    An empty context or kubeconfig is that of the shell in which the command runs. `vcluster connect` has no
+    option for the kubeconfig that it reads; it writes that of `--kube-config`.
+    """
+    of_context = [f"--context={context}"] if context else []
+    if not vcluster:
+        return shlex.join(["kubectl", *of_context, *([f"--kubeconfig={kubeconfig}"] if kubeconfig else [])])
+    variable = f"KUBECONFIG={shlex.quote(kubeconfig)} " if kubeconfig else ""
+    words = ["vcluster", "connect", vcluster, "--namespace", namespace, *of_context]
+    return f"{variable}{shlex.join(words)} -- kubectl"
 
 
 Edit = Mapping[str, str | None]

@@ -4,7 +4,7 @@ import argparse
 import contextlib
 import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -15,7 +15,6 @@ from console.cluster.prometheus import (
     GIVE_ONE,
     Prometheus,
     PrometheusOptions,
-    find_prometheus,
     parse_service,
 )
 from console.usage.pod_use import Window
@@ -25,12 +24,12 @@ from service.command import UsageError, read_by
 from service.text import one_line, quoted
 from service.units import parse_duration
 
-_HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,100})=([\x20-\x7e]{0,4000})")
-_OWN_HEADERS: Final = frozenset(
-    {"host", "connection", "content-length", "content-type", "transfer-encoding", "accept-encoding"}
+_OWN_HEADERS: Final = "host|connection|content-length|content-type|transfer-encoding|accept-encoding"
+_HEADER: Final = re.compile(
+    rf"(?!(?i:{_OWN_HEADERS})=)([!#$%&'*+.^_`|~0-9A-Za-z-]{{1,100}})=([\x20-\x7e]{{0,4000}})"
 )
 _LONGEST_SELECTOR: Final = 1000  # characters
-_MATCHER: Final = re.compile(
+_MATCHER: Final = (
     r"""\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*(=~|!~|!=|=)\s*("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')\s*"""
 )
 _NOT_TEXT: Final = re.compile("[\x00\ud800-\udfff]")
@@ -44,42 +43,25 @@ _YEARS: Final = range(2000, 2101)
 def add_usage_options(command: argparse.ArgumentParser, *, since: str, shortest: str) -> None:
     """Add the options of both commands; `since` and `shortest` are default and minimum of `--since`."""
     add_cluster_options(command)
+    rows: Sequence[tuple[str, str, Callable[[str], Any], object, str]] = (
+        ("--prometheus", "URL", parse_url, None,
+         ("address of the Prometheus, Thanos or Mimir, such as https://thanos.example/prefix (default: the"
+          " one that the installation names, else that of the Prometheus operator)")),
+        ("--service", "NAMESPACE/NAME:PORT", parse_service, None,
+         ("read this service through the API server instead, such as monitoring/prometheus-operated:9090;"
+          " you need the right to create services/proxy")),
+        ("--token-file", "FILE", str, "", "with --prometheus: file with a bearer token; - is standard input"),
+        ("--ca-file", "FILE", str, "", "with --prometheus: CA certificates (default: system's)"),
+        ("--selector", "MATCHERS", parse_selector, DEFAULT_SELECTOR,
+         "only series with these labels count; other exporters can use the same names (default %(default)s)"),
+        ("--timeout", "DURATION", _timeout, DEFAULT_SECONDS, "time limit of all queries (default 60s)"),
+        ("--since", "DURATION", lambda text: _since(text, shortest), _since(since, shortest),
+         f"how far to look back, such as 36h, 14d or 4w (default {since})"),
+        ("--until", "TIME", _until, None,
+         "end of the time, such as 2026-05-12T18:00:00Z; UTC unless it says otherwise (default: now)"),
+    )  # fmt: skip
     add = command.add_argument
-    texts: dict[str, tuple[str, Callable[[str], Any], object, str]] = {
-        "--prometheus": (
-            "URL", parse_url, None,
-            ("address of the Prometheus, Thanos or Mimir, such as https://thanos.example/prefix (default: the"
-             " one that the installation names, else that of the Prometheus operator)"),
-        ),
-        "--service": (
-            "NAMESPACE/NAME:PORT", parse_service, None,
-            ("read this service through the API server instead, with your kubeconfig, such as"
-             " monitoring/prometheus-operated:9090; your account needs the right to create services/proxy"),
-        ),
-        "--token-file": (
-            "FILE", str, "", "with --prometheus: file with a bearer token; - reads it from standard input",
-        ),
-        "--ca-file": ("FILE", str, "", "with --prometheus: CA certificates (default: system's)"),
-        "--selector": (
-            "MATCHERS", parse_selector, DEFAULT_SELECTOR,
-            ("only series with these labels count; other exporters can use the same names"
-             " (default %(default)s)"),
-        ),
-        "--timeout": (
-            "DURATION", _timeout, DEFAULT_SECONDS,
-            "time limit of all requests to the Prometheus together (default 60s)",
-        ),
-        "--since": (
-            "DURATION", lambda text: _since(text, shortest), _since(since, shortest),
-            f"how far to look back, such as 36h, 14d or 4w (default {since})",
-        ),
-        "--until": (
-            "TIME", _until, None,
-            ("end of the time, such as 2026-05-12 or 2026-05-12T18:00:00Z; UTC unless it says otherwise"
-             " (default: now)"),
-        ),
-    }  # fmt: skip
-    for name, (metavar, read, default, words) in texts.items():
+    for name, metavar, read, default, words in rows:
         add(name, type=read_by(read), default=default, metavar=metavar, help=words)
     header = "send this header, such as X-Scope-OrgID=team; repeatable"
     add("--header", type=read_by(_header), action="append", default=[], metavar="NAME=VALUE", help=header)
@@ -103,7 +85,7 @@ def parse_prometheus_options(arguments: argparse.Namespace) -> PrometheusOptions
     secret = next((name for name in names if name == "authorization" or "impersonate-" in name), "")
     has_two_tokens = arguments.token_file and "authorization" in names
     problems = {
-        GIVE_ONE: not is_found and arguments.service is not None,
+        GIVE_ONE: not is_found and arguments.service,
         f"--header {twice} is given more than once": twice,
         "give either --token-file or --header Authorization": has_two_tokens,
         "--token-file, --ca-file and --insecure-skip-tls-verify are for --prometheus only": trusts,
@@ -114,7 +96,7 @@ def parse_prometheus_options(arguments: argparse.Namespace) -> PrometheusOptions
     wanted = "expected one line with a bearer token for the Prometheus"
     return PrometheusOptions(
         url=arguments.prometheus or "",
-        service=arguments.service,
+        service=arguments.service or "",
         token=arguments.token_file and read_token(arguments.token_file, wanted),
         ca_file=arguments.ca_file,
         is_insecure=arguments.insecure_skip_tls_verify,
@@ -133,52 +115,40 @@ async def open_prometheus(
     The API server is opened if it is needed, or with `needs_cluster`; an AccessError says why there is none.
     """
     options = parse_prometheus_options(arguments)
+    client: KubeClient | AccessError = AccessError("it is not needed")
     async with contextlib.AsyncExitStack() as stack:
-        client: KubeClient | AccessError = AccessError("it is not needed")
         if needs_cluster or not options.url:
             try:
                 client = await stack.enter_async_context(KubeClient(await cluster_access(arguments)))
             except AccessError as error:
-                if options.service is not None:
+                if options.service:
                     raise
+                if not options.url:
+                    raise UsageError(f"{GIVE_ONE} ({one_line(str(error))})") from None
                 client = error
         through = client if isinstance(client, KubeClient) else None
-        if options.service is None and not options.url:
-            if through is None:
-                raise UsageError(f"{GIVE_ONE} ({one_line(str(client))})")
-            options = await find_prometheus(through, options)
         yield await stack.enter_async_context(Prometheus.open(options, through)), client
 
 
 def parse_selector(text: str) -> str:
     """Return the label matchers of `--selector` without braces; raise ValueError if it has none."""
-    inner = text.strip()
-    if inner.startswith("{") and inner.endswith("}"):
-        inner = inner[1:-1]
-    matchers = []
-    position = 0
+    inner = re.sub(r"(?s)^{(.*)}$", r"\1", text.strip())
     is_text = len(text) <= _LONGEST_SELECTOR and not _NOT_TEXT.search(text)
-    while is_text and (match := _MATCHER.match(inner, position)):
-        matchers.append("".join(match.groups()))
-        position = match.end()
-        if position == len(inner):
-            return ",".join(matchers)
-        if inner[position] != ",":
-            break
-        position += 1
-    raise ValueError(
-        f"{quoted(text)} is not a list of label matchers; allowed: such as {DEFAULT_SELECTOR},"
-        f" of at most {_LONGEST_SELECTOR} characters of UTF-8"
-    )
+    if not is_text or not re.fullmatch(f"{_MATCHER}(?:,{_MATCHER})*,?", inner):
+        raise ValueError(
+            f"{quoted(text)} is not a list of label matchers; allowed: such as {DEFAULT_SELECTOR},"
+            f" of at most {_LONGEST_SELECTOR} characters of UTF-8"
+        )
+    return ",".join("".join(matcher.groups()) for matcher in re.finditer(_MATCHER, inner))
 
 
 def _header(text: str) -> tuple[str, str]:
     """Read a header; the message about a wrong one does not repeat its value."""
     match = _HEADER.fullmatch(text)
     if match is None:
-        raise ValueError("a header has the form NAME=VALUE, in printable ASCII characters")
-    if match[1].lower() in _OWN_HEADERS:
-        raise ValueError(f"the header {match[1]} is not allowed: kaishare sets it")
+        raise ValueError(
+            "a header has the form NAME=VALUE, in printable ASCII characters, and is none of the connection's"
+        )
     return match[1], match[2].strip()
 
 

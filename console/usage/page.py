@@ -1,77 +1,51 @@
-"""The page of `advise` and `report`: fills page.html, which loads nothing and has no scripts. Pure.
+"""The page of `advise` and `report`: page.html with a content. It loads nothing and has no scripts. Pure."""
 
-The template has `{{name}}`, whose value is always escaped, and parts from `{{#name}}` to `{{/name}}`, written
-for each element of a list (`{{item}}` is the element), and once for a text that is not empty.
-"""
-
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from itertools import pairwise
-from typing import Any, Final
+from string import Template
+from typing import Final
 
 from console.usage.pod_use import Window, utc_minute
 from service.version import version
 
-_TAG: Final = re.compile(r"\{\{([#/]?)([a-z]+)\}\}")
 _WIDTH: Final = 1000.0
 _HEIGHT: Final = 120.0
 """Units of a picture, which is stretched to the width of the page. Texts are beside it, not in it."""
 _ROOM_ABOVE: Final = 1.08  # height of a picture in its largest amount
 
-_Node = str | tuple[str, str, "list[_Node]"]  # a text, or kind, name and content of a tag
-Drawing = Mapping[str, Any]
+
+class Html(str):
+    """A text that is HTML."""
+
+    __slots__ = ()
 
 
-def render(**values: object) -> str:
-    """Return the page; a value that is absent is empty."""
-    context = {**_EMPTY, **values, "version": version()}
-    return "".join(_rendered(_template(), context))
+def element(name: str, *content: str, **attributes: str) -> Html:
+    """Return an element; a content that is not Html is escaped, and so are all attributes.
+
+    An attribute without a value is left out. Underscores stand for hyphens, and one at the end for nothing.
+    """
+    words = (
+        f' {key.strip("_").replace("_", "-")}="{escape(text)}"' for key, text in attributes.items() if text
+    )
+    inner = (part if isinstance(part, Html) else escape(part) for part in content)
+    return Html(f"<{name}{''.join(words)}>{''.join(inner)}</{name}>")
 
 
-_EMPTY: Final = {"sum": "", "table": (), "remarks": (), "sections": ()}
+def render(title: str, about: str, *content: Html) -> str:
+    """Return the page."""
+    template = Template((files("console.usage") / "page.html").read_text("utf-8"))
+    return template.substitute(
+        title=escape(title), about=escape(about), content="\n".join(content), version=escape(version())
+    )
 
 
-@cache
-def _template() -> "list[_Node]":
-    parts = iter(_TAG.split((files("console.usage") / "page.html").read_text("utf-8")))
-    return _parsed(parts)
-
-
-def _parsed(parts: Iterator[str]) -> "list[_Node]":
-    """Return the nodes up to the end of a part of the template."""
-    nodes: list[_Node] = []
-    for text in parts:
-        nodes.append(text)
-        kind, name = next(parts, "/"), next(parts, "")
-        if kind == "/":
-            break
-        nodes.append((kind, name, _parsed(parts) if kind else []))
-    return nodes
-
-
-def _rendered(nodes: "Iterable[_Node]", context: Mapping[str, Any]) -> Iterator[str]:
-    for node in nodes:
-        if isinstance(node, str):
-            yield node
-            continue
-        kind, name, content = node
-        value = context[name]
-        if not kind:
-            yield escape(str(value))
-            continue
-        elements = [context] if isinstance(value, str) and value else list(value)
-        for element in elements:
-            own = element if isinstance(element, Mapping) else {"item": element}
-            yield from _rendered(content, {**context, **own})
-
-
-def drawing(
+def picture(
     title: str, points: Sequence[tuple[float, float]], lines: Mapping[str, tuple[str, float]], window: Window
-) -> Drawing:
-    """Return the picture of a use over time against some amounts, as parts of a GPU, for the template.
+) -> Html:
+    """Return the picture of a use over time against some amounts, as parts of a GPU.
 
     A point is the end of a part of the window, and the use in it. A line has a text and an amount.
     """
@@ -90,17 +64,24 @@ def drawing(
     def y(amount: float) -> str:
         return f"{_HEIGHT * (1 - amount / top):.1f}"
 
-    def area(run: Sequence[tuple[float, float]]) -> str:
+    def area(run: Sequence[tuple[float, float]]) -> Html:
         steps = (f"V{y(use)}H{x(at)}" for at, use in run)
-        return f"M{x(run[0][0] - window.bucket)} {_HEIGHT:g}{''.join(steps)}V{_HEIGHT:g}Z"
+        start = x(run[0][0] - window.bucket)
+        return element("path", d=f"M{start} {_HEIGHT:g}{''.join(steps)}V{_HEIGHT:g}Z")
 
-    return {
-        "title": title,
-        "width": f"{_WIDTH:g}",
-        "height": f"{_HEIGHT:g}",
-        "areas": [area(run) for run in runs],
-        "lines": [{"kind": kind, "text": text, "y": y(amount)} for kind, (text, amount) in lines.items()],
-        "start": utc_minute(window.start),
-        "end": utc_minute(window.end),
-        "largest": f"{largest:.2f}",
+    def line(kind: str, amount: float) -> Html:
+        return element("line", class_=kind, x1="0", x2=f"{_WIDTH:g}", y1=y(amount), y2=y(amount))
+
+    drawn = [*map(area, runs), *(line(kind, amount) for kind, (_, amount) in lines.items())]
+    frame = {"role": "img", "viewBox": f"0 0 {_WIDTH:g} {_HEIGHT:g}", "preserveAspectRatio": "none"}
+    times = [element("span", utc_minute(at)) for at in (window.start, window.end)]
+    texts = {"use": f"largest use: {largest:.2f} of a GPU"} | {
+        kind: f"{kind} {lines[kind][0]}" for kind in lines
     }
+    legends = [element("span", element("i", class_=kind), f" {text}") for kind, text in texts.items()]
+    return element(
+        "figure",
+        element("svg", element("title", title), *drawn, **frame),
+        element("div", *times, class_="axis"),
+        element("figcaption", *legends, class_="legend"),
+    )

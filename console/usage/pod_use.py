@@ -3,7 +3,7 @@
 import math
 import re
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -16,15 +16,17 @@ from service.names import is_dns_label, is_dns_subdomain, is_gpu_model, is_kind,
 HOUR: Final = 3600
 LEAST_KNOWN: Final = 0.9  # part of the time below which a figure counts as not well known, and is marked
 NEAR: Final = 0.95  # part of the share from which a pod counts as using all of it
-FLAT: Final = 0.02
-"""Part of the largest use by which the use of a pod varies at most that holds a constant amount."""
+FLAT: Final = 0.02  # part of the largest use by which a constant use varies at most
 MOST_OF_SHARE: Final = 0.7
 """Part of the share from which a constant use is a setting of the framework: vLLM takes 0.9 of the memory
 that it sees, and JAX 0.75. With the headroom, the advice would be near to the share again."""
 LOW: Final = 0.05  # the quantile that is compared with the share and the peak
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,99}")
-_SYNTAX: Final = {
+_SYNTAX: Final[Mapping[str, Callable[[str], object]]] = {
+    "uid": _IDENTIFIER.fullmatch,
+    "gpu_uuid": _IDENTIFIER.fullmatch,
+    "pod": is_dns_subdomain,
     "namespace": is_dns_label,
     "vcluster": is_dns_label,
     "virtual_namespace": is_dns_label,
@@ -83,9 +85,9 @@ class Window:
 
 
 class Peaks(NamedTuple):
-    """The largest use in each part of a time, at the end of the part."""
+    """The largest use in each part of a time with a known use."""
 
-    times: "array[float]" = array("d")  # Unix seconds, ascending
+    times: "array[float]" = array("d")  # ends of the parts in Unix seconds, ascending
     values: "array[float]" = array("d")  # bytes
 
 
@@ -111,23 +113,22 @@ class PodNames(NamedTuple):
     @property
     def are_valid(self) -> bool:
         """Whether every name has the syntax of its kind, and may be printed or pasted into a shell."""
-        labels = self._asdict()
-        return (
-            all(_IDENTIFIER.fullmatch(labels.pop(name)) for name in ("uid", "gpu_uuid"))
-            and is_dns_subdomain(labels.pop("pod"))
-            and bool(self.namespace)
-            and bool(self.vcluster) >= bool(self.virtual_namespace)
-            and are_names(labels)
+        needed = (
+            self.uid,
+            self.gpu_uuid,
+            self.pod,
+            self.namespace,
+            self.vcluster or not self.virtual_namespace,
         )
+        return all(needed) and are_names(self._asdict())
 
 
 class Doubt(StrEnum):
     """Why the use of a pod may not show its need; the value is a note about such pods."""
 
     UNKNOWN = "never had a known use: the advice does not cover their need"
-    FILLED = "filled the share from the start: such use does not show the need, and the advice is no smaller"
-    ALLOCATED = (
-        f"held a constant amount of {MOST_OF_SHARE:.0%} of the share or more, as vLLM and JAX do, which"
+    GIVEN = (
+        f"took {MOST_OF_SHARE:.0%} of the share or more from the start, as vLLM and JAX do, which"
         " allocate in advance: such use does not show the need, and the advice is no smaller"
     )
     CONSTANT = (
@@ -145,16 +146,13 @@ class PodUse:
     share_bytes: int
     seconds: float  # gaps in the data are left out
     known_seconds: float  # time in which the use was known, too
-    expected_seconds: float
-    """Time in which the pod had the share, gaps and the time outside the records included."""
+    expected_seconds: float  # with gaps and the time outside the records
     first: float  # Unix seconds
     last: float  # Unix seconds
-    peak_bytes: float | None  # None if the use was never known
+    peak_bytes: float | None  # None if the use was never known; so are the quantiles
     quantile_bytes: float | None
-    low_bytes: float | None
-    """The quantile `LOW`; None if the use is unknown, or neither near to the share nor constant."""
-    over_seconds: float | None = None
-    """Time above the share, on any of the pod's GPUs; None if the counter has no values."""
+    low_bytes: float | None  # the quantile `LOW`
+    over_seconds: float | None = None  # above the share, on any GPU of the pod; None without the counter
     is_current: bool = False  # whether the pod exists at the end of the time
     is_claim: bool = False  # whether the share is a resource claim, and not KAI's
     bucket: float = HOUR  # seconds of each part of the time in `peaks`
@@ -167,50 +165,28 @@ class PodUse:
         return self.share_bytes > 0 and max(amounts) <= MOST_BYTES
 
     @property
-    def peaks_by_time(self) -> Iterator[tuple[float, float]]:
-        """The end of each part of the time with a known use, and the largest use in it."""
-        return zip(*self.peaks, strict=True)
-
-    @property
-    def is_mostly_full(self) -> bool:
-        """Whether the use is at 95 % of the share or more in 95 % of the time."""
-        return self.low_bytes is not None and self.low_bytes >= NEAR * self.share_bytes
-
-    @property
-    def _has_started(self) -> float:
-        """Unix seconds at which a part of the time ends that does not contain the pod's first hour."""
-        return self.first + max(2 * HOUR, self.bucket)
-
-    @property
-    def takes_all(self) -> bool:
-        """Whether the pod fills its share from its first hour on; then its use does not show its need."""
-        full = (at for at, peak in self.peaks_by_time if at > self.first and peak >= NEAR * self.share_bytes)
-        return self.is_mostly_full and next(full, math.inf) <= self._has_started
-
-    @property
-    def has_flat_peaks(self) -> bool:
-        """Whether the largest use of each part of the time is the same, from the first hour on."""
-        later = [peak for at, peak in self.peaks_by_time if at >= self._has_started]
-        return bool(later) and bool(self.peak_bytes) and min(later) >= (1 - FLAT) * (self.peak_bytes or 0.0)
-
-    @property
     def doubt(self) -> Doubt | None:
         """Why the use may not show the need; None if it does."""
-        low, peak = self.low_bytes, self.peak_bytes
+        low, peak, near = self.low_bytes, self.peak_bytes, NEAR * self.share_bytes
         if self.quantile_bytes is None:
             return Doubt.UNKNOWN
-        if self.takes_all:
-            return Doubt.FILLED
-        if low is None or peak is None or self.is_mostly_full or not self.has_flat_peaks:
+        if low is None or peak is None:
             return None
-        if low < (1 - FLAT) * peak:
+        started = self.first + max(2 * HOUR, self.bucket)  # end of a part of the time without the first hour
+        if low >= near:
+            full = (
+                at for at, largest in zip(*self.peaks, strict=True) if at > self.first and largest >= near
+            )
+            return Doubt.GIVEN if next(full, math.inf) <= started else None
+        later = min((largest for at, largest in zip(*self.peaks, strict=True) if at >= started), default=0.0)
+        if not peak or min(low, later) < (1 - FLAT) * peak:
             return None
-        return Doubt.ALLOCATED if low >= MOST_OF_SHARE * self.share_bytes else Doubt.CONSTANT
+        return Doubt.GIVEN if low >= MOST_OF_SHARE * self.share_bytes else Doubt.CONSTANT
 
     @property
     def keeps_share(self) -> bool:
         """Whether the use shows what the pod was given and not its need, so that it gets no smaller share."""
-        return self.doubt in (Doubt.FILLED, Doubt.ALLOCATED)
+        return self.doubt is Doubt.GIVEN
 
     @property
     def is_at_limit(self) -> bool:

@@ -11,20 +11,19 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from console.usage.advice import (
     KnownNamespace,
     ShareValue,
-    TargetCluster,
+    kubectl,
     label_command,
     smallest_fraction,
     smallest_memory,
 )
-from console.usage.pod_use import HOUR, LEAST_KNOWN, Doubt, PodUse
+from console.usage.pod_use import HOUR, LEAST_KNOWN, Doubt, PodUse, utc_minute
 from service.text import counted
 from webhook.policy.distributed import RANK_KINDS
 from webhook.policy.labels import PolicyMetadata
@@ -35,14 +34,17 @@ LIKELY_RANKS: Final = (
 )
 SEVERAL_GPUS: Final = "pods with several GPUs"
 
-_NO_OPTIONS: Final[Mapping[str, str]] = {}
-_UNKNOWN_NAMESPACE: Final = KnownNamespace(PolicyMetadata(), None)
-_NOT_COVERED: Final = "no command: no label covers the need"
+_UNKNOWN: Final = KnownNamespace(PolicyMetadata(), None)
+"""A namespace inside a vCluster, or one whose labels could not be read."""
+_ABSENT: Final = KnownNamespace(PolicyMetadata(), None, "the namespace does not exist")
 _JOB: Final = "Job"
 _STATEFUL_SET: Final = "StatefulSet"
 _INDEX: Final = re.compile(r"-[0-9]{1,6}\Z")  # end of the name of a JobSet's Job: `train-workers-0`
 _INDEXED_POD: Final = re.compile(r"-[0-9]{1,6}-[a-z0-9]{5}(?:-x-.*)?")
 """End of the name of an Indexed Job's pod, after that of the Job, and what a vCluster adds to it."""
+
+Namespaces = Mapping[str, KnownNamespace] | None
+"""The namespaces of the cluster by name; None if they could not be read."""
 
 
 class RowKey(NamedTuple):
@@ -72,24 +74,15 @@ class AdviceRow:
     quantile_bytes: int | None
     over_hours: float | None  # None if no pod has the counter
     coverage: float
+    is_at_limit: bool  # whether a pod filled its share, so that the pods may need more than `suggested`
     suggested: ShareValue | None = None  # None if there is no advice
     notes: list[str] = field(default_factory=list)
     command: str = ""
 
     @property
-    def current(self) -> ShareValue:
-        """The share that the pods have."""
-        return self.key.share
-
-    @property
-    def is_at_limit(self) -> bool:
-        """Whether a pod filled its share, so that the pods may need more than `suggested`."""
-        return any(use.is_at_limit for use in self.uses)
-
-    @property
     def is_change(self) -> bool:
         """Whether the advice differs from the share that the pods have."""
-        return self.suggested is not None and self.suggested != self.current
+        return self.suggested is not None and self.suggested != self.key.share
 
 
 class Balance(NamedTuple):
@@ -97,11 +90,7 @@ class Balance(NamedTuple):
 
     promised: float
     suggested: float
-
-    @property
-    def difference(self) -> float:
-        """GPUs that must be added; negative if GPUs are gained."""
-        return round(self.suggested - self.promised, 2)
+    difference: float  # GPUs that must be added; negative if GPUs are gained
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,47 +117,28 @@ class Strategy:
     min_hours: float = 24.0  # pod-hours below which a row has no advice
     cover_peak: bool = False  # whether the advice covers the peak, too
     by_workload: bool = False
-    cluster: TargetCluster = field(default_factory=TargetCluster)  # the cluster that the commands change
+    context: str = ""  # of the cluster that the commands change; empty for that of the shell
+    kubeconfig: str = ""
 
     def advise(
-        self,
-        uses: Iterable[PodUse],
-        namespaces: Mapping[str, KnownNamespace] | None,
-        *,
-        options: Mapping[str, str] = _NO_OPTIONS,
-        dropped: int = 0,
-        remarks: Sequence[str] = (),
+        self, uses: Sequence[PodUse], namespaces: Namespaces, *, dropped: int = 0, remarks: Sequence[str] = ()
     ) -> Advice:
-        """Make the advice; `namespaces` is None if they could not be read.
-
-        `options` tells by UID what pods run that take what they are given, with the option.
-
-        Pods with invalid names are dropped and counted, with those that were `dropped` before.
-        """
-        uses = list(uses)
+        """Make the advice. Pods with invalid names are counted besides those that were `dropped` before."""
         valid = [use for use in uses if use.names.are_valid]
         invalid = {use.names.uid for use in uses} - {use.names.uid for use in valid}
-        gpus: defaultdict[str, set[str]] = defaultdict(set)
-        for use in valid:
-            gpus[use.names.uid].add(use.names.gpu_uuid)
+        gpus = Counter(uid for uid, _ in {(use.names.uid, use.names.gpu_uuid) for use in valid})
         # Why a pod with a whole GPU keeps it.
         keeps = dict.fromkeys(_likely_ranks(valid), LIKELY_RANKS)
-        keeps |= {uid: SEVERAL_GPUS for uid, uuids in gpus.items() if len(uuids) > 1}
+        keeps |= {uid: SEVERAL_GPUS for uid, count in gpus.items() if count > 1}
         groups: defaultdict[RowKey, list[PodUse]] = defaultdict(list)
         for use in valid:
-            groups[self._key(use, keeps, namespaces)].append(use)
-        rows = [self._row(key, groups[key], namespaces) for key in sorted(groups)]
-        for row in rows:
-            told = Counter(options[uid] for uid in {use.names.uid for use in row.uses} if uid in options)
-            row.notes += (
-                f"{counted(pods, 'pod')} of {row.pods} with {option}" for option, pods in told.items()
-            )
+            known = _known(namespaces, use.names.namespace, use.names.vcluster)
+            groups[self._key(use, keeps.get(use.names.uid, ""), known)].append(use)
         contradictions = _contradictions([key for key in groups if not key.is_claim])
-        for row in rows:
-            command, note = self._command(row, namespaces)
-            contradiction = contradictions.get(row.key, "") if command else ""
-            row.command = "" if contradiction else command
-            row.notes += filter(None, (note, contradiction))
+        rows = []
+        for key in sorted(groups):
+            known = _known(namespaces, key.namespace, key.vcluster)
+            rows.append(self._row(key, groups[key], known, contradictions.get(key, "")))
         outside = {use.names.uid for use in valid if use.is_current and use.gpu_bytes is None}
         if outside and not self.by_workload:
             pods = counted(len(outside), "pod")
@@ -183,55 +153,51 @@ class Strategy:
             return None
         need = max(use.quantile_bytes * (1 + self.headroom), use.peak_bytes if self.cover_peak else 0.0)
         if use.keeps_share:
-            is_within = use.quantile_bytes <= use.share_bytes
-            return float(use.share_bytes) if is_within else max(need, use.share_bytes)
+            return max(need if use.quantile_bytes > use.share_bytes else 0.0, use.share_bytes)
         return need
 
     def _needs(self, uses: Iterable[PodUse]) -> list[tuple[float, int]]:
         needs = ((self.need_of(use), use.gpu_bytes) for use in uses)
         return [(need, gpu) for need, gpu in needs if need is not None and gpu is not None]
 
-    def _key(
-        self, use: PodUse, keeps: Mapping[str, str], namespaces: Mapping[str, KnownNamespace] | None
-    ) -> RowKey:
+    def _key(self, use: PodUse, keeps_whole: str, known: KnownNamespace) -> RowKey:
         names = use.names
         workload = (names.workload_kind, names.workload) if self.by_workload else ("", "")
         share = ShareValue.seen(use.share_bytes, use.gpu_bytes)
         if use.is_claim:  # a claim asks for bytes, and the webhook changes no pod with one
             share = share if share.is_whole else ShareValue.seen(use.share_bytes, None)
             return RowKey(*names.place, names.size, *workload, share, "", is_claim=True)
-        known = None if names.vcluster or namespaces is None else namespaces.get(names.namespace)
-        label = None if known is None else known.share_of(names.size)
+        label = known.share_of(names.size)
         if label is not None and use.gpu_bytes is not None and label.is_share(use.share_bytes, use.gpu_bytes):
             share = label
-        of_whole = keeps.get(names.uid, "") if share.is_whole else ""
+        of_whole = keeps_whole if share.is_whole else ""
         keeps_gpu = RANKS if names.workload_kind in RANK_KINDS else of_whole
         return RowKey(*names.place, names.size, *workload, share, keeps_gpu)
 
     def _row(
-        self, key: RowKey, uses: Sequence[PodUse], namespaces: Mapping[str, KnownNamespace] | None
+        self, key: RowKey, uses: Sequence[PodUse], known: KnownNamespace, contradiction: str
     ) -> AdviceRow:
-        by_pod: defaultdict[str, list[PodUse]] = defaultdict(list)
+        seconds: defaultdict[str, float] = defaultdict(float)
         for use in uses:
-            by_pod[use.names.uid].append(use)
-        known, expected = sum(use.known_seconds for use in uses), sum(use.expected_seconds for use in uses)
-        over = [[use.over_seconds for use in pod if use.over_seconds is not None] for pod in by_pod.values()]
+            seconds[use.names.uid] = max(seconds[use.names.uid], use.seconds)
+        expected = sum(use.expected_seconds for use in uses)
+        over = {use.names.uid: use.over_seconds for use in uses if use.over_seconds is not None}
         row = AdviceRow(
             key=key,
             uses=uses,
             models=sorted({use.names.model for use in uses if use.names.model}),
-            pods=len(by_pod),
-            pod_hours=sum(max(use.seconds for use in pod) for pod in by_pod.values()) / HOUR,
+            pods=len(seconds),
+            pod_hours=sum(seconds.values()) / HOUR,
             peak_bytes=_largest(use.peak_bytes for use in uses),
             quantile_bytes=_largest(use.quantile_bytes for use in uses),
-            over_hours=sum(max(seconds) for seconds in over if seconds) / HOUR if any(over) else None,
-            coverage=min(known / expected, 1.0) if expected else 0.0,
+            over_hours=sum(over.values()) / HOUR if over else None,
+            coverage=min(sum(use.known_seconds for use in uses) / expected, 1.0) if expected else 0.0,
+            is_at_limit=any(use.is_at_limit for use in uses),
         )
-        namespace = None if key.vcluster or namespaces is None else namespaces.get(key.namespace)
-        namespace = namespace or _UNKNOWN_NAMESPACE
-        in_memory = key.is_claim or namespace.is_in_memory(key.share)
-        row.suggested, problem = self._suggested(row, in_memory=in_memory)
-        row.notes += self._notes(row, problem)
+        row.suggested, problem = self._suggested(row, in_memory=key.is_claim or known.is_in_memory(key.share))
+        command, note = self._command(row, known)
+        row.command = "" if contradiction else command
+        row.notes = [*self._notes(row, problem), *filter(None, (note, contradiction if command else ""))]
         return row
 
     def _suggested(self, row: AdviceRow, *, in_memory: bool) -> tuple[ShareValue | None, str]:
@@ -257,80 +223,65 @@ class Strategy:
 
     def _notes(self, row: AdviceRow, problem: str) -> Iterator[str]:
         """Yield what the figures of a row do not show."""
-        has_advice = row.suggested is not None
         if problem:
             yield problem
-        if has_advice and not self._is_covered(row):
-            yield "the need with headroom is more than a GPU has"
+        if row.suggested is not None and not self._is_covered(row):
+            yield "the need with headroom is more than a GPU has: no label covers it"
         if row.coverage < LEAST_KNOWN and any(use.known_seconds for use in row.uses):
             yield f"use known in {row.coverage:.0%} of the time"
-        if has_advice:
-            uids: defaultdict[Doubt | None, set[str]] = defaultdict(set)
-            for use in row.uses:
-                uids[use.doubt].add(use.names.uid)
-            for doubt in filter(uids.get, Doubt):
-                yield f"{counted(len(uids[doubt]), 'pod')} of {row.pods} {doubt}"
-            if not row.key.is_claim and (parallel := _beside_another(row.uses, _job_of)):
-                yield (
-                    f"{counted(len(parallel), 'pod')} of {row.pods} ran beside another pod of the same Job or"
-                    " JobSet: ranks of a distributed job keep a whole GPU each, and the series do not show"
-                    " whether these are ranks"
-                )
+        if row.suggested is not None:
+            pods = Counter(doubt for _, doubt in {(use.names.uid, use.doubt) for use in row.uses})
+            yield from (f"{counted(pods[each], 'pod')} of {row.pods} {each}" for each in Doubt if pods[each])
         if row.is_at_limit:
             yield "a pod filled its share and may need more"
         if row.suggested is not None and len(row.models) > 1 and not row.suggested.mib:
-            needs = {
-                model: self._needs(u for u in row.uses if u.names.model == model) for model in row.models
-            }
+            needs = {own: self._needs(u for u in row.uses if u.names.model == own) for own in row.models}
             parts = [f"{model} {smallest_fraction(own)}" for model, own in needs.items() if own]
             yield f"several models of card, the largest counts: {', '.join(parts)}"
 
     def _is_covered(self, row: AdviceRow) -> bool:
         return all(need <= gpu_bytes for need, gpu_bytes in self._needs(row.uses))
 
-    def _command(self, row: AdviceRow, namespaces: Mapping[str, KnownNamespace] | None) -> tuple[str, str]:
-        """Return the command for the suggested share, and a note, such as why there is no command."""
-        key, suggested = row.key, row.suggested
+    def _command(self, row: AdviceRow, known: KnownNamespace) -> tuple[str, str]:
+        """Return the command for the suggested share, and a note, such as why there is no command.
+
+        The namespaces inside a vCluster cannot be read here.
+        """
+        key, uses = row.key, row.uses
+        change = row.suggested if row.is_change and self._is_covered(row) else None
         if key.is_claim:
             return "", _change_of_claim(row)
-        if self.by_workload or (namespaces is None and not key.vcluster):
+        if self.by_workload:
             return "", ""
-        if namespaces is None or key.vcluster:
-            return self._vcluster_command(row)
-        known = namespaces.get(key.namespace)
-        if known is None or known.without_effect:
-            return "", "the namespace does not exist" if known is None else known.without_effect
+        if key.vcluster:
+            if change is None or not key.virtual_namespace:
+                return "", ""
+            if not any(use.is_current for use in uses):
+                return "", "no pod has this share now"
+            if not key.size:
+                return "", "no command: the default share inside the vCluster is not known here"
+            inside = kubectl(self.context, self.kubeconfig, key.vcluster, key.namespace)
+            command = label_command(inside, key.virtual_namespace, known.edit(key.size, change))
+            return command, "labels and caps inside the vCluster are not known here"
+        if known is _UNKNOWN or known.without_effect:
+            return "", known.without_effect
         of_label = known.share_of(key.size)
         if of_label != key.share and not (key.share.is_whole and not key.size and of_label is None):
             return "", _other_share(row, of_label)
-        if suggested is None or suggested == key.share:
+        if change is None:
             return "", ""
-        if not self._is_covered(row):
-            return "", _NOT_COVERED
-        if suggested.is_whole and not key.size:
+        if change.is_whole and not key.size:
             return "", (
                 "needs a whole GPU: no default share covers it; define a size of 1, or write it on the pod"
             )
-        edit = known.edit(key.size, suggested)
+        edit = known.edit(key.size, change)
         if refusal := known.refusal(edit):
             return "", f"no label covers the need: {refusal}"
-        return label_command(self.cluster.kubectl(), key.namespace, edit), ""
+        return label_command(kubectl(self.context, self.kubeconfig), key.namespace, edit), ""
 
-    def _vcluster_command(self, row: AdviceRow) -> tuple[str, str]:
-        """Return the command and a note for the vCluster, whose namespaces cannot be read here."""
-        key = row.key
-        if row.suggested is None or not row.is_change or not key.virtual_namespace:
-            return "", ""
-        if not any(use.is_current for use in row.uses):
-            return "", "no pod has this share now"
-        if not self._is_covered(row):
-            return "", _NOT_COVERED
-        if not key.size:
-            return "", "no command: the default share inside the vCluster is not known here"
-        edit = _UNKNOWN_NAMESPACE.edit(key.size, row.suggested)
-        kubectl = self.cluster.kubectl(key.vcluster, key.namespace)
-        note = "labels and caps inside the vCluster are not known here"
-        return label_command(kubectl, key.virtual_namespace, edit), note
+
+def _known(namespaces: Namespaces, namespace: str, vcluster: str) -> KnownNamespace:
+    return _UNKNOWN if vcluster or namespaces is None else namespaces.get(namespace, _ABSENT)
 
 
 def _largest(amounts: Iterable[float | None]) -> int | None:
@@ -364,8 +315,8 @@ def _other_share(row: AdviceRow, of_label: ShareValue | None) -> str:
     now = f"is {of_label} now" if of_label else "does not exist now"
     if any(use.is_current for use in row.uses):
         return f"pods have {key.share}; the size {now}"
-    last = datetime.fromtimestamp(max(use.last for use in row.uses), UTC)
-    return f"had {key.share} until {last:%Y-%m-%d}; the size {now}"
+    last_day = utc_minute(max(use.last for use in row.uses)).split()[0]
+    return f"had {key.share} until {last_day}; the size {now}"
 
 
 def _contradictions(keys: Sequence[RowKey]) -> dict[RowKey, str]:
@@ -396,12 +347,13 @@ def _balance(rows: Iterable[AdviceRow]) -> Balance:
     """Return the balance; only advice with a command counts, because no label gives the other."""
     promised = suggested = 0.0
     for row in rows:
-        share = row.suggested if row.command and row.suggested is not None else row.current
+        share = row.suggested if row.command and row.suggested is not None else row.key.share
         for use in row.uses:
             if use.is_current and use.gpu_bytes is not None:
-                promised += min(row.current.portion_on(use.gpu_bytes), 1.0)
+                promised += min(row.key.share.portion_on(use.gpu_bytes), 1.0)
                 suggested += min(share.portion_on(use.gpu_bytes), 1.0)
-    return Balance(round(promised, 2), round(suggested, 2))
+    promised, suggested = round(promised, 2), round(suggested, 2)
+    return Balance(promised, suggested, round(suggested - promised, 2))
 
 
 def _likely_ranks(uses: Sequence[PodUse]) -> set[str]:
@@ -411,38 +363,21 @@ def _likely_ranks(uses: Sequence[PodUse]) -> set[str]:
     `webhook.policy.distributed` recognises ranks. The Jobs of a JobSet and of a TrainJob (Kubeflow Trainer
     v2) are Indexed. In a LeaderWorkerSet, the StatefulSet of the workers has the name of their leader, which
     is a pod of another StatefulSet. On the host, a vCluster's pods have other names than inside, so that its
-    LeaderWorkerSets are not recognised.
+    LeaderWorkerSets are not recognised. The time side by side must be longer than a part of the window,
+    because the beginning and the end of a pod are known to that only.
     """
     of_sets = [use.names for use in uses if use.names.workload_kind == _STATEFUL_SET]
     leaders = {(*names.place, names.pod) for names in of_sets}
     leaders &= {(*names.place, names.workload) for names in of_sets}
-
-    def group_of(use: PodUse) -> Hashable | None:
-        names = use.names
-        if names.workload_kind == _STATEFUL_SET:
-            own = ((*names.place, name) for name in (names.pod, names.workload))
-            return next((leader for leader in own if leader in leaders), None)
-        is_indexed = _INDEXED_POD.fullmatch(names.pod.removeprefix(names.workload))
-        return _job_of(use) if is_indexed else None
-
-    return _beside_another(uses, group_of)
-
-
-def _job_of(use: PodUse) -> Hashable | None:
-    names = use.names
-    return (*names.place, _INDEX.sub("", names.workload)) if names.workload_kind == _JOB else None
-
-
-def _beside_another(uses: Iterable[PodUse], group_of: Callable[[PodUse], Hashable | None]) -> set[str]:
-    """Return the UIDs of pods that ran beside another one of their group.
-
-    The time must be longer than a part of the window, because the beginning and the end of a pod are known to
-    that only.
-    """
     groups: defaultdict[Hashable, dict[str, PodUse]] = defaultdict(dict)
     for use in uses:
-        if (key := group_of(use)) is not None:
-            groups[key][use.names.uid] = use
+        names = use.names
+        if names.workload_kind == _STATEFUL_SET:
+            own = [(*names.place, name) for name in (names.pod, names.workload)]
+            for leader in leaders.intersection(own):
+                groups[leader][names.uid] = use
+        elif names.workload_kind == _JOB and _INDEXED_POD.fullmatch(names.pod.removeprefix(names.workload)):
+            groups[*names.place, _INDEX.sub("", names.workload)][names.uid] = use
     uids: set[str] = set()
     for pods in groups.values():
         latest: PodUse | None = None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from console.usage.report_table import as_json
+from console.usage.report import as_json
 from gpuagent.ledger.slack import Slack
 from kai.releases import Version
 from kai.share import MIB

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from tests.console.usage.test_advise_against_prometheus import LABELS, PODS
+from tests.console.usage.test_against_prometheus import LABELS, PODS
 from tests.golden import product
 from tests.golden.api_server import hold
 from tests.golden.records import digest
@@ -63,7 +63,7 @@ def cases(folder: Path, server: ObjectServer) -> Iterator[tuple[str, Any]]:
         {"kind": "Namespace", "metadata": {"name": name, "labels": labels}} for name, labels in LABELS.items()
     ]
     hold(server, _UNTIL, namespaces)
-    History(PODS[::4]).write(folder)
+    History(PODS).write(folder)
     recorded(folder, *names_of_records())
     with prometheus_server.prometheus(folder, {}) as running:
         for question in _QUESTIONS:

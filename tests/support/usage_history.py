@@ -44,8 +44,6 @@ class PodHistory:
     """Bytes by hours since the start."""
     used: Callable[[float], float | None]
     """Bytes by hours since the start; None while unknown."""
-    used_on_second: Callable[[float], float | None] | None = None
-    """The same on the second GPU; None if it is that of the first one."""
     hours: tuple[float, float] = (0, HOURS)
     gaps: tuple[tuple[float, float], ...] = ()
     """Hours without any sample."""
@@ -183,8 +181,7 @@ class History:
     def _used(self, pod: PodHistory) -> Iterator[tuple[str, float, int]]:
         for at, hour in pod.times():
             for gpu in range(pod.gpus):
-                value = (pod.used_on_second or pod.used)(hour) if gpu else pod.used(hour)
-                if value is not None:
+                if (value := pod.used(hour)) is not None:
                     for instance in pod.instances(hour):
                         yield pod.labels(instance, gpu), value, at
 

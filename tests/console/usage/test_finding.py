@@ -17,6 +17,7 @@ from console.cli import main
 from console.usage.records import EXPECTED
 from console.usage.report import RECORDS
 from tests.support.api_server import ObjectServer, object_server, refuses, says
+from tests.support.kube_objects import namespace_object
 from tests.support.usage_history import END, JOB, records_of, rendered
 
 PROXY = r"/services/prometheus-operated:9090/proxy"
@@ -66,10 +67,6 @@ def settings(address: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
 
 
-def namespace(name: str, **labels: str) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
-
-
 async def ask(cluster: ObjectServer, *words: str) -> int:
     until = datetime.fromtimestamp(END, UTC).isoformat()
     options = ["report", "--since", "1h", "--until", until, "-o", "json", "--header", "X-Scope-OrgID=team"]
@@ -77,7 +74,7 @@ async def ask(cluster: ObjectServer, *words: str) -> int:
 
 
 async def test_operators_service_is_found(cluster: ObjectServer, capsys: pytest.CaptureFixture[str]) -> None:
-    tenant = namespace("tenant") | {"metadata": {"name": "tenant", "labels": {"kai.scheduler/queue": "team"}}}
+    tenant = namespace_object("tenant", {"kai.scheduler/queue": "team"})
     cluster.add(service("monitoring"), service("tenant"), tenant)
     assert await ask(cluster) == 0
     document = json.loads(capsys.readouterr().out)

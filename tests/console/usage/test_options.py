@@ -22,16 +22,12 @@ def _parse(*words: str) -> PrometheusOptions:
         ("--prometheus http://p:9090/ --timeout 90s", PrometheusOptions(url="http://p:9090", seconds=90)),
         ("--prometheus https://m.example/prometheus/", PrometheusOptions(url="https://m.example/prometheus")),
         ("--prometheus http://[::1]:9090/api/v1", PrometheusOptions(url="http://[::1]:9090")),
+        ("--service monitoring/thanos:http/prefix/", PrometheusOptions(service="monitoring/thanos:http/prefix")),
+        ("--prometheus http://p --header X-Scope-OrgID=a=b", PrometheusOptions(url="http://p", headers=(("X-Scope-OrgID", "a=b"),))),
     ],
 )  # fmt: skip
 def test_address_and_defaults(words: str, options: PrometheusOptions) -> None:
     assert _parse(*words.split()) == options
-
-
-def test_service() -> None:
-    options = _parse("--service", "monitoring/thanos:http/prefix", "--header", "X-Scope-OrgID=a=b")
-    assert str(options.service) == "monitoring/thanos:http/prefix"
-    assert options.headers == (("X-Scope-OrgID", "a=b"),)
 
 
 def test_token_is_read_and_not_shown(tmp_path: Path) -> None:
@@ -63,7 +59,7 @@ ADDRESS = ("--prometheus", "http://p")
         (("--service", "a/b:1", "--header", "Impersonate-User=admin"), "is not allowed without --prometheus"),
         (("--header", "Authorization=hunter2"), "is not allowed without --prometheus"),
         (("--token-file", "x"), "are for --prometheus only"),
-        ((*ADDRESS, "--header", "Host=x"), "kaishare sets it"),
+        ((*ADDRESS, "--header", "Host=x"), "is none of the connection's"),
         ((*ADDRESS, "--header", "A=1", "--header", "a=1"), "--header a is given more than"),
         ((*ADDRESS, "--token-file", "x", "--header", "authorization=hunter2"), "either --token-file or --header"),
         ((*ADDRESS, "--timeout", "10ms"), "too short"),

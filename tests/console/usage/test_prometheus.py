@@ -27,9 +27,10 @@ async def test_instant_query() -> None:
         {"metric": {"a": "1"}, "value": [1000, "1.5e9"]}, {"metric": {"a": "2"}, "value": [1000, "NaN"]},
         {"metric": {"a": "3"}, "value": [1000, "+Inf"]}, {"metric": {"a": "4"}, "value": [1000, "-5"]},
         {"metric": {"a": "5"}, "value": [1000, "1e16"]},
+        warnings=["PromQL warning: quantile value should be between 0 and 1"],
     )  # fmt: skip
     (samples, standin) = await _ask(answer, headers=(("X-Scope-OrgID", "team"),))
-    assert [(sample.labels, sample.value) for sample in samples] == [({"a": "1"}, 1.5e9)]
+    assert samples == [({"a": "1"}, 1.5e9)]
     assert standin.paths == ["/prefix/api/v1/query"]
     assert standin.forms[0]["query"] == "up"
     assert standin.forms[0]["time"] == "1000.000"
@@ -104,11 +105,6 @@ async def test_unusable_answer_is_one_line_with_the_address(respond: Any, messag
     assert _TOKEN[:8] not in line
 
 
-async def test_annotations_about_promql_do_not_make_a_result_partial() -> None:
-    samples, _ = await _ask(_vector(warnings=["PromQL warning: quantile value should be between 0 and 1"]))
-    assert samples == []
-
-
 _TOO_MANY = "too many series or samples; give a shorter --since, or fewer series with --selector"
 
 
@@ -128,12 +124,12 @@ async def test_ranges_that_are_refused(values: list[str], message: str) -> None:
 
 
 async def test_the_name_of_a_tenant_is_no_secret() -> None:
-    refused = web.Response(status=422, text="tenant research-team: too many series")
-    with pytest.raises(PrometheusError, match="tenant research-team: too many series"):
-        await _ask(refused, headers=(("X-Scope-OrgID", "research-team"),))
-    refused = web.Response(status=422, text="key research-team: too many series")
-    with pytest.raises(PrometheusError, match="the answer repeats a header"):
-        await _ask(refused, headers=(("X-Key", "research-team"),))
+    for header, statement in (
+        ("X-Scope-OrgID", "tenant research-team: no"),
+        ("X-Key", "the answer repeats a header"),
+    ):
+        with pytest.raises(PrometheusError, match=statement):
+            await _ask(_status(422, "tenant research-team: no"), headers=((header, "research-team"),))
 
 
 async def test_a_silent_prometheus_costs_the_time_limit_once() -> None:
@@ -150,18 +146,6 @@ async def test_a_silent_prometheus_costs_the_time_limit_once() -> None:
         for _ in range(2):  # the second query has no time left
             with pytest.raises(PrometheusError, match=r"no answer within 0\.3 s; give a longer --timeout"):
                 await client.instant("up", 1.0)
-
-
-async def test_a_slow_answer_does_not_extend_the_time_limit() -> None:
-    async def drops(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse()
-        await response.prepare(request)
-        while True:
-            await response.write(b" ")
-            await asyncio.sleep(0.05)
-
-    with pytest.raises(PrometheusError, match="no answer within"):
-        await _ask(drops, seconds=0.5)
 
 
 async def test_too_large_an_answer_is_refused_while_it_arrives() -> None:
@@ -188,10 +172,11 @@ async def test_too_many_series_are_refused_before_they_are_decoded(monkeypatch: 
         await _ask(answer)
 
 
-async def test_time_of_decoding_counts() -> None:
+async def test_time_of_decoding_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([0.0, 0.0, 61.0])
+    monkeypatch.setattr("console.cluster.prometheus.monotonic", lambda: next(times))
     async with prometheus_standin(_vector({"metric": {}, "value": [1, "1"]})) as standin:
         options = PrometheusOptions(url=standin.url)
-        async with Prometheus.open(options, clock=lambda: next(times)) as client:
+        async with Prometheus.open(options) as client:
             with pytest.raises(PrometheusError, match="no answer within 60 s"):
                 await client.instant("up", 1.0)

@@ -1,17 +1,22 @@
-"""Which records count, how far they cover a time, and which series are refused, on a real Prometheus."""
+"""Which records count, how far they cover a time, which series are refused, and what is read of pods whose share or
+description changed, on a real Prometheus."""
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 
 from console.cluster.prometheus import Prometheus, PrometheusError, PrometheusOptions
-from console.usage.pod_use import Window
-from console.usage.records import EXPECTED, RecordedTime, one_of, read_recorded_time, read_usage, string
-from console.usage.report import RECORDS, read_sums
-from console.usage.report_table import as_json, as_text, build_report, row_labels
-from tests.support.usage_history import END, JOB, records_of, rendered
+from console.usage.advise import as_text
+from console.usage.pod_use import Doubt, PodUse, Window
+from console.usage.records import EXPECTED, RecordedTime, Usage, read_recorded_time, read_usage, string
+from console.usage.report import RECORDS, as_json, build_report, read_sums, row_labels
+from console.usage.report import as_text as report_text
+from console.usage.suggestions import Strategy
+from tests.support.usage_history import END, GIB, JOB, records_of, rendered
 
 DAY = 86_400
 SHARE = "kaishare_pod_gpu_memory_share_bytes"
@@ -32,8 +37,63 @@ SCENARIOS: Mapping[str, Mapping[tuple[str, str], tuple[tuple[int, int], tuple[tu
     "replaced": {("", JOB): ((0, 12), (WHOLE,))},
 }
 
+DAYS = 10
+BEGIN = END - round(1.5 * DAY)
+"""The first record of a pod."""
+GPU_BYTES = 80 * GIB
+RECORDS_OF_PODS = {
+    "pod:kaishare_gpu_share:ratio": ("share", 0.25),
+    "pod:kaishare_gpu_used:ratio": ("used", 0.1),
+    "pod:kaishare_gpu_used:max1m": ("used", 0.1),
+    "pod:kaishare_gpu_over:seconds1m": ("over", None),
+}
+"""The figure of each record, and its default."""
+PODS: Mapping[str, Mapping[str, Any]] = {
+    # By namespace: figures of the last day and a half, or functions of the days before the end.
+    "moved": {"share": lambda ago: 0.25 if ago >= 1 else 0.5},
+    # KAI's rounding of a share in MiB is no change.
+    "rounded": {"share": lambda ago: 0.25 if ago >= 1 else 0.245},
+    "claimed": {},
+    # The owner writes another size in the last six minutes, in which the use is another one, too.
+    "renamed": {
+        "used": lambda ago: 0.375 if ago < 6 / 1440 else 0.05, "size": lambda ago: "other" if ago < 6 / 1440 else "small",
+    },
+    # Figures that no GPU can have: too large for Prometheus' answer, and too large for a GPU; and no figure.
+    "too-large": {"share": 1e300, "used": 1e300},
+    "large": {"share": 2.0**52},
+    "negative": {"share": -1.0},
+    "unknown": {"used": math.nan},
+    "early": {},
+    "replicas": {"replicas": ("a", "b"), "over": lambda ago: 60.0 * (round(ago * 1440) % 60 < 30)},
+}  # fmt: skip
 
-def lines() -> Iterator[str]:
+
+def of_pods() -> Iterator[str]:
+    labels = rendered({"job": JOB, "gpu_uuid": "GPU-1", "model": "H100"})
+    counted = f"gpu:kaishare_gpu_memory_counted_bytes:max{labels} {GPU_BYTES}"
+    yield from (f"{counted} {at}" for at in range(END - DAYS * DAY + 60, END + 1, 3600))
+    for namespace, own in PODS.items():
+        hours = {"job": JOB, "namespace": namespace}
+        yield from (f"{EXPECTED}{rendered(hours)} 0.25 {at}" for at in range(BEGIN + 900, END + 1, 900))
+        if namespace == "claimed":
+            raw = f"{SHARE}{rendered(hours | {'uid': 'claimed', 'source': 'resource-claim'})} {GPU_BYTES / 4}"
+            yield from (f"{raw} {at}" for at in range(BEGIN, END + 1, 60))
+        if namespace == "early":  # its agent was there for as long before the rules were
+            yield from (f"{SHARE}{rendered(hours)} 1 {at}" for at in range(2 * BEGIN - END, BEGIN, 60))
+        for at in range(BEGIN + 60, END + 1, 60):
+            now = {name: each((END - at) / DAY) if callable(each) else each for name, each in own.items()}
+            described = hours | {
+                "pod": "p", "uid": namespace, "gpu_uuid": "GPU-1", "size": now.get("size", "small"),
+                "workload_kind": "Deployment", "workload": "web", "model": "H100",
+            }  # fmt: skip
+            for replica in now.get("replicas", ("",)):
+                written = rendered(described | ({"prometheus_replica": replica} if replica else {}))
+                for record, (figure, default) in RECORDS_OF_PODS.items():
+                    if (value := now.get(figure, default)) is not None:
+                        yield f"{record}{written} {value} {at}"
+
+
+def of_scenarios() -> Iterator[str]:
     for name, origins in SCENARIOS.items():
         for (cluster, job), (pods, records) in origins.items():
             labels = {
@@ -57,7 +117,13 @@ def lines() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with records_of(tmp_path_factory.mktemp("scenarios"), lines=lines()) as url:
+    with records_of(tmp_path_factory.mktemp("scenarios"), lines=of_scenarios()) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def pods(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with records_of(tmp_path_factory.mktemp("pods"), lines=of_pods()) as url:
         yield url
 
 
@@ -83,7 +149,6 @@ INSTALL = "install the recording rules: alerts.enabled in the chart, or deploy/a
         ("only one cluster", 1, (f"Left out: cluster b, which has no recorded figures; {INSTALL}.",)),
         # The rules leave the job out, too, because any target can serve series with these names.
         ("a job of a tenant", 1, ()),
-        ("a job for each cluster", 1, ()),
     ],
 )  # fmt: skip
 async def test_the_recorded_part(server: str, scenario: str, part: float, remarks: tuple[str, ...]) -> None:
@@ -92,18 +157,12 @@ async def test_the_recorded_part(server: str, scenario: str, part: float, remark
     assert [re.sub("[0-9]+%", "N%", text) for text in recorded.remarks] == list(remarks)
 
 
-async def test_advise_refuses_several_clusters(server: str) -> None:
-    options = PrometheusOptions(url=server, selector='scenario="a job for each cluster"')
-    async with Prometheus.open(options) as prometheus:
-        with pytest.raises(PrometheusError, match=r"several clusters match --selector .*: a, b; select one"):
-            await read_usage(prometheus, Window(start=END - DAY, end=END), quantile=0.99)
-
-
 @pytest.mark.parametrize(
     ("scenario", "message"),
     [
         ("no rules", "no recorded figures in this time; " + INSTALL),
         ("none", 'no pod with a share in this time; check --selector scenario="none"'),
+        ("a job for each cluster", "several clusters match --selector scenario=\"a job for each cluster\": a, b; select one, such as"),
         # A pod that two jobs scrape would count twice.
         ("two jobs", "; select one, such as --selector 'job=\"NAME\"'"),
         ("replaced", "series of kaishare have the label exported_namespace, last at 2025-12-31 12:00 UTC: set honor_labels: true"),
@@ -125,7 +184,7 @@ async def test_values_that_no_hours_have_are_left_out_and_counted(server: str) -
     assert sums["promised"] == [({"namespace": "n0"}, 3.0)]
     assert remarks == ("Left out: 12 values of series that are negative, not finite or too large.",)
     report = build_report(sums, row_labels(["namespace"]), prices={}, remarks=remarks)
-    assert remarks[0] in as_text(report, columns=200)
+    assert remarks[0] in report_text(report, columns=200)
     assert json.loads(as_json(report))["totals"]["promised"] == 3.0
 
 
@@ -138,5 +197,63 @@ def test_parts_of_the_time_begin_with_the_window(minutes: int) -> None:
     assert window.start - parts < begin <= window.start + 0.001
 
 
-def test_values_are_literal_in_a_regular_expression() -> None:
-    assert one_of(["a.b", "c|d", "e"]) == '"a\\\\.b|c\\\\|d|e"'
+async def usage_of(pods: str, namespace: str, *, days: float = 1.5) -> Usage:
+    async with Prometheus.open(PrometheusOptions(url=pods)) as client:
+        window = Window(start=END - days * DAY, end=END)
+        return await read_usage(client, window, quantile=0.99, namespace=namespace)
+
+
+async def use_of(pods: str, namespace: str, *, days: float = 1.5) -> PodUse:
+    usage = await usage_of(pods, namespace, days=days)
+    assert usage.remarks == ()
+    (use,) = usage.uses
+    return use
+
+
+async def test_a_pod_whose_share_changed_is_left_out_and_counted(pods: str) -> None:
+    usage = await usage_of(pods, "moved")
+    assert usage.uses == []
+    assert usage.remarks == ("Left out: 1 pod whose share changed; give a --since after that.",)
+    assert (await use_of(pods, "moved", days=0.9)).share_bytes == GPU_BYTES / 2
+    assert (await use_of(pods, "rounded")).share_bytes == GPU_BYTES / 4
+
+
+async def test_a_claim_is_recognised(pods: str) -> None:
+    assert (await use_of(pods, "claimed")).is_claim
+    assert not (await use_of(pods, "rounded")).is_claim
+
+
+@pytest.mark.parametrize("days", [1.5, DAYS], ids=["every minute", "at steps"])
+async def test_descriptions_and_replicas_of_a_pod_are_one_pod(pods: str, days: float) -> None:
+    """Replicas: Thanos without its replica label, or two replicas that write to one storage."""
+    renamed = await use_of(pods, "renamed", days=days)
+    assert renamed.names.size == "small"
+    assert renamed.peak_bytes == 0.375 * GPU_BYTES
+    assert renamed.quantile_bytes == pytest.approx(0.05 * GPU_BYTES, rel=0.01)
+    assert renamed.low_bytes == 0.05 * GPU_BYTES
+    assert renamed.doubt is not Doubt.GIVEN
+    twice = await use_of(pods, "replicas", days=days)
+    assert twice.seconds == twice.known_seconds == 1.5 * DAY
+    assert twice.expected_seconds == pytest.approx(1.5 * DAY)
+    assert twice.over_seconds == 18 * 3600
+    assert twice.quantile_bytes == 0.1 * GPU_BYTES
+
+
+@pytest.mark.parametrize(
+    ("namespace", "dropped"), {"too-large": 1, "large": 1, "negative": 1, "unknown": 0}.items()
+)
+async def test_impossible_figures_are_dropped_and_counted(pods: str, namespace: str, dropped: int) -> None:
+    usage = await usage_of(pods, namespace)
+    assert usage.dropped == dropped
+    assert [(use.peak_bytes, use.quantile_bytes) for use in usage.uses] == [(None, None)] * (1 - dropped)
+    advice = Strategy().advise(usage.uses, None, dropped=usage.dropped)
+    assert ("Dropped: 1 pod with names" in " ".join(as_text(advice, Strategy()))) == bool(dropped)
+
+
+async def test_time_outside_the_records_is_unknown(pods: str) -> None:
+    usage = await usage_of(pods, "early", days=3)
+    (use,) = usage.uses
+    assert use.expected_seconds == pytest.approx(2 * use.seconds, rel=0.06)
+    assert usage.remarks[0].startswith("Recorded figures cover 5")
+    (row,) = Strategy().advise(usage.uses, None).rows
+    assert any(note.startswith("use known in ") for note in row.notes)

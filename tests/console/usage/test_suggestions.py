@@ -11,17 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.cluster.webhook import WebhookScope
-from console.usage.advice import (
-    KnownNamespace,
-    ShareValue,
-    TargetCluster,
-    card_of,
-    smallest_fraction,
-    smallest_memory,
-)
+from console.usage.advice import KnownNamespace, ShareValue, card_of, smallest_fraction, smallest_memory
 from console.usage.advise import as_html, as_json, as_text, known_namespace
-from console.usage.pod_use import Peaks, PodNames, PodUse, Window
-from console.usage.suggestions import AdviceRow, Balance, Strategy
+from console.usage.pod_use import Doubt, Peaks, PodNames, PodUse, Window
+from console.usage.suggestions import AdviceRow, Strategy
 from kai.share import MIB
 from webhook.policy.labels import PolicyMetadata, label_problems
 
@@ -90,9 +83,9 @@ ON_T4 = needs(5, 5, "b", gpu_bytes=15360 * MIB, share_bytes=int(0.5 * 15300) * M
 ON_T4 = replace(ON_T4, names=ON_T4.names._replace(model="T4"))
 LABEL = "kubectl label namespace team "
 IN_ADVANCE = "1 pod of 1 held a constant amount, as frameworks do that allocate in advance"
-SETTING = "1 pod of 1 held a constant amount of 70% of the share or more, as vLLM and JAX"
-COVERS_NONE = ["the need with headroom is more than a GPU has", "no command: no label covers the need"]
-PRODUCTION = Strategy(cluster=TargetCluster(kubeconfig="/home/a b/config", context="prod;reboot"))
+SETTING = "1 pod of 1 took 70% of the share or more from the start, as vLLM and JAX do"
+COVERS_NONE = ["the need with headroom is more than a GPU has: no label covers it"]
+PRODUCTION = Strategy(kubeconfig="/home/a b/config", context="prod;reboot")
 CONTEXT = "'--context=prod;reboot'"
 
 
@@ -117,6 +110,9 @@ CONTEXT = "'--context=prod;reboot'"
         (pod(), {"size_small": "0.25"}, OPTIONS, "0.15", "", ["pods have 0.50; the size is 0.25 now"]),
         (pod(is_current=False), {"size_small": "0.25"}, OPTIONS, "0.15", "", ["had 0.50 until 1970-01-03; the size is 0.25 now"]),
         (pod(is_current=False), {}, OPTIONS, "0.15", "", ["had 0.50 until 1970-01-03; the size does not exist now"]),
+        (pod(size=""), {}, OPTIONS, "0.15", "", ["the pods have a share of their own, or had another default share"]),
+        (pod(), SMALL | {"mode": "off"}, OPTIONS, "0.15", "", ["the mode of the namespace is off: its labels change no pod"]),
+        (pod(size="", **RED), {}, OPTIONS, "0.15", "", ["no command: the default share inside the vCluster is not known"]),
         # a whole GPU is a size and no default share; no label covers more than a GPU has
         (needs(68.9, 70), SMALL, OPTIONS, "1", f"{LABEL}size.kaishare.dev/small=1 --overwrite", []),
         (needs(68.9, 76, size=""), {"gpu_fraction": "0.5"}, OPTIONS, "1", "", ["needs a whole GPU: no default share covers it"]),
@@ -129,12 +125,14 @@ CONTEXT = "'--context=prod;reboot'"
         (flat(0.2), SMALL, OPTIONS, "0.12", LABEL, [IN_ADVANCE]),
         (flat(0.75, late=0.8), SMALL, OPTIONS, "0.44", LABEL, []),
         (flat(0.75, low=0.7), SMALL, OPTIONS, "0.44", LABEL, []),
-        (flat(0.98), SMALL, OPTIONS, "0.50", "", ["1 pod of 1 filled the share from the start", ...]),
+        (flat(0.98), SMALL, OPTIONS, "0.50", "", [SETTING, ...]),
         # A pod that needs more decides beside one that allocates in advance.
         ([flat(0.9), needs(45, 46, "b")], SMALL, OPTIONS, str(smallest_fraction([(45 * 1.15 * GIB, H100)])), LABEL, [...]),
         ([flat(0.9), pod("b")], SMALL, OPTIONS, "0.50", "", [...]),
         # The largest fraction of several models counts.
         ([pod(), ON_T4], SMALL, OPTIONS, "0.39", LABEL, ["several models of card, the largest counts: H100 0.15, T4 0.39"]),
+        # A claim asks for bytes.
+        (pod(is_claim=True), SMALL, OPTIONS, "11776Mi", "", ["the share is the pods' resource claim, which no label changes: set capacity.requests.memory of the ResourceClaimTemplate to 11776Mi"]),
         # A pod whose use is unknown is not covered.
         ([*(pod(str(n)) for n in range(20)), pod("b", quantile_bytes=None, peak_bytes=None, known_seconds=0.0)], SMALL, OPTIONS, "0.15", LABEL, ["1 pod of 21 never had a known use: the advice does not cover their need"]),
     ],
@@ -144,72 +142,55 @@ def test_a_row(
     notes: list[Any],
 ) -> None:  # fmt: skip
     """A note is given by its begin, and … stands for any others; an empty command is no command."""
-    row = only(*([uses] if isinstance(uses, PodUse) else uses), options=options, **labels)
+    advice = options.advise([uses] if isinstance(uses, PodUse) else uses, namespaces(**labels))
+    (row,), balance = advice.rows, advice.balance
     assert str(row.suggested) == suggested
     assert row.command.startswith(command)
     assert bool(row.command) is bool(command)
     begins = [note for note in notes if note is not ...]
     assert len(row.notes) == len(begins) or ... in notes
     assert all(each.startswith(begin) for each, begin in zip(row.notes, begins, strict=False))
+    assert balance is not None
+    assert bool(command) or balance.difference == 0, "the balance counts only advice that a label gives"
 
 
 def test_a_share_that_is_reached_late_is_not_taken_from_the_start() -> None:
     late = Peaks(array("d", [3600, 7200, 10800]), array("d", [GIB, GIB, HALF]))
-    assert not pod(peaks=late, **FULL).takes_all
-    assert full(1).takes_all
+    assert pod(peaks=late, **FULL).doubt is None
+    assert full(1).doubt is Doubt.GIVEN
     assert OPTIONS.need_of(full(1)) == HALF
     assert only(full(1), **SMALL).is_at_limit
 
 
 @pytest.mark.parametrize(
-    "other",
+    ("share", "other", "has_command"),
     [
-        needs(34, 35, "b", **RED),
-        pod("b", seconds=3600.0, **RED),
-        pod("b", workload_kind="PyTorchJob", **RED),
-        pod("b", is_current=False, **RED),
+        ("0.25", needs(34, 35, "b", **RED), False),
+        ("0.25", pod("b", seconds=3600.0, **RED), False),
+        ("0.25", pod("b", workload_kind="PyTorchJob", **RED), False),
+        ("0.25", pod("b", is_current=False, **RED), False),
+        ("0.50", pod("b", workload_kind="PyTorchJob", **RED), True),
     ],
-    ids=["needs its share", "too few hours", "ranks", "ended"],
+    ids=["needs its share", "too few hours", "ranks", "ended", "ranks of the same share"],
 )
-def test_vcluster_gets_no_command_where_another_share_of_the_size_has_none(other: PodUse) -> None:
-    advice = OPTIONS.advise([needs(5, 5, share="0.25", **RED), other], {})
-    assert [row.command for row in advice.rows] == ["", ""]
-    assert advice.rows[0].notes[-1].startswith("pods of this size have several shares")
+def test_vcluster_gets_a_command_unless_the_size_has_several_shares(
+    share: str, other: PodUse, has_command: bool
+) -> None:
+    advice = OPTIONS.advise([needs(5, 5, share=share, **RED), other], {})
+    assert [bool(row.command) for row in advice.rows] == [has_command, False]
+    several = advice.rows[0].notes[-1].startswith("pods of this size have several shares")
+    assert several is not has_command
     assert advice.balance is not None
-    assert advice.balance.promised == advice.balance.suggested
-
-
-def test_vcluster_with_ranks_of_the_same_share_gets_a_command() -> None:
-    rows = OPTIONS.advise([pod("a", **RED), pod("b", workload_kind="PyTorchJob", **RED)], {}).rows
-    assert [bool(row.command) for row in rows] == [True, False]
+    assert bool(advice.balance.difference) is has_command
 
 
 def test_a_vcluster_is_named_with_its_host_namespace() -> None:
     both, window = OPTIONS.advise([pod("a", size="", **RED), pod("b")], {}), Window(start=0.0, end=2 * DAY)
+    assert not pod(virtual_namespace="default").names.are_valid
     named = [line for line in as_text(both, OPTIONS, columns=200) if "team/red/default" in line]
     assert len(named) == 2, "the table and the notes"
     for heading in ("team/red/default · no size", "team · small"):
         assert f"<h2>{heading}</h2>" in as_html(both, OPTIONS, window)
-
-
-@pytest.mark.parametrize(
-    ("use", "labels"),
-    {
-        "a share of the pod's own": (pod(size=""), {}),
-        "a size with another share": (pod(), {"size_small": "0.25"}),
-        "a cap below the need": (needs(45, 46), {"size_small": "0.5", "max_gpu_fraction": "0.5"}),
-        "mode off": (pod(), {"size_small": "0.5", "mode": "off"}),
-        "mode observe": (pod(), {"size_small": "0.5", "mode": "observe"}),
-        "an unknown default share of a vCluster": (pod(size="", **RED), {}),
-    }.values(),
-    ids=lambda value: "",
-)  # fmt: skip
-def test_balance_counts_only_advice_that_a_label_gives(use: PodUse, labels: dict[str, str]) -> None:
-    advice = OPTIONS.advise([use], namespaces(**labels))
-    (row,) = advice.rows
-    assert (row.is_change, row.command) == (True, "")
-    assert row.notes
-    assert advice.balance == Balance(0.5, 0.5)
 
 
 @pytest.mark.parametrize("gpu", [15360 * MIB, H100])
@@ -226,24 +207,14 @@ def test_pod_that_fills_a_share_in_memory_keeps_its_label(gpu: int) -> None:
     assert only(use, other, size_small="4096Mi").command != ""
 
 
-def test_time_over_the_share_without_a_counter_is_unknown() -> None:
-    advice = OPTIONS.advise([pod()], namespaces(size_small="0.5"))
-    assert advice.rows[0].over_hours is None
-    assert json.loads(as_json(advice))["rows"][0]["overHours"] is None
-    table = list(as_text(advice, OPTIONS))
-    assert table[1].split()[-3:] == ["-", "0.50", "0.15"]
+def test_what_is_unknown_is_no_figure() -> None:
+    advice = OPTIONS.advise([pod("a"), pod("b", gpu_bytes=None)], namespaces(size_small="0.5"))
+    assert [row["overHours"] for row in json.loads(as_json(advice))["rows"]] == [None, None]
+    unknown = "Not in the balance: 1 pod on a GPU whose memory is unknown, as for MIG devices."
+    assert advice.remarks == (unknown,)
+    assert [line.split()[-3:] for line in as_text(advice, OPTIONS)][2] == ["-", "0.50", "0.15"]
     known = only(pod("a"), pod("b", over_seconds=0.0), pod("c", over_seconds=7200.0), size_small="0.5")
     assert known.over_hours == 2
-
-
-def test_pods_outside_the_balance_are_named() -> None:
-    advice = OPTIONS.advise([pod("a"), pod("b", gpu_bytes=None)], namespaces(size_small="0.5"))
-    assert advice.remarks == (
-        "Not in the balance: 1 pod on a GPU whose memory is unknown, as for MIG devices.",
-    )
-
-
-def test_rows_by_workload_have_no_balance() -> None:
     options = Strategy(by_workload=True)
     assert "No balance by workload" in " ".join(as_text(options.advise([pod()], {}), options))
 
@@ -278,27 +249,6 @@ def test_share_of_a_fraction_is_recognised(gpu: int, hundredths: int) -> None:
     assert not any(other.is_share(share.bytes_on(gpu), gpu) for other in others)
 
 
-@pytest.mark.parametrize(
-    ("pods", "note"),
-    {
-        "pods of a Job": ([("train", 0.0), ("train", DAY / 2)], "2 pods of 2 ran beside another pod"),
-        "Jobs of a JobSet": ([("train-workers-0", 0.0), ("train-workers-1", 0.0)], "2 pods of 2 ran beside"),
-        "of a JobSet and of another Job": ([("a-0", 0.0), ("a-1", 0.0), ("b", 0.0)], "2 pods of 3 ran beside"),
-        "one after the other": ([("train", 0.0), ("train", 2 * DAY)], ""),
-        "two Jobs": ([("one", 0.0), ("other", 0.0)], ""),
-    }.values(),
-    ids=lambda value: "",
-)  # fmt: skip
-def test_jobs_with_several_pods_at_one_time_get_a_note(pods: list[tuple[str, float]], note: str) -> None:
-    """A Job owns the pods of a JobSet and of a TrainJob, so that its kind does not show ranks."""
-    uses = [
-        pod(str(number), workload_kind="Job", workload=job, first=first, last=first + 2 * DAY)
-        for number, (job, first) in enumerate(pods)
-    ]
-    notes = [each for each in only(*uses, size_small="0.5").notes if "beside" in each]
-    assert [each[: len(note)] for each in notes] == ([note] if note else [])
-
-
 def whole(uid: str, kind: str, workload: str, *, first: float = 0.0, **changes: Any) -> PodUse:
     """Return the use of a pod with a whole GPU."""
     more = {"workload_kind": kind, "workload": workload, "share_bytes": H100, "size": "", **changes}
@@ -317,7 +267,7 @@ LEADER_WORKER_SET = [whole("lws-0", "StatefulSet", "lws"), whole("lws-0-1", "Sta
         "Jobs of a JobSet": ([whole(f"s-w-{job}-0-x4k2p", "Job", f"s-w-{job}") for job in (0, 1)], 2),
         "LeaderWorkerSet": ([*LEADER_WORKER_SET, whole("lws-1", "StatefulSet", "lws")], 2),
         "Indexed Job in a vCluster": ([replace(use, names=use.names._replace(pod=f"{use.names.pod}-x-default-x-red")) for use in INDEXED_JOB], 2),
-        "Indexed Jobs one after the other": ([INDEXED_JOB[0], replace(INDEXED_JOB[1], first=2 * DAY, last=4 * DAY)], 0),
+        "Indexed Jobs one after the other": ([INDEXED_JOB[0], replace(INDEXED_JOB[1], first=2 * DAY - 600, last=4 * DAY)], 0),
         "plain Job": ([whole("train-x4k2p", "Job", "train"), whole("train-a1b2c", "Job", "train")], 0),
         "independent Jobs of a sweep": ([whole(f"sweep-{n}-x4k2p", "Job", f"sweep-{n}") for n in (1, 2)], 0),
         "StatefulSet": ([whole(f"web-{n}", "StatefulSet", "web") for n in (0, 1)], 0),
