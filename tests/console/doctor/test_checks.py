@@ -20,9 +20,9 @@ from console.cluster.rules import DIFFERENCES
 from console.cluster.webhook import UNKNOWN_SETTINGS, RunningSettings, parse_deployment_options
 from console.doctor import cluster_state, command, kai_checks, policy_checks, queues, registration, serving
 from console.doctor.check_results import CheckResult, State, named
-from console.doctor.cluster_state import ClusterFacts, ClusterNode, KeptPod, Namespace
+from console.doctor.cluster_state import ClusterFacts, ClusterNode, Namespace, NotablePod
 from console.doctor.command import with_link
-from console.doctor.gpu_supply import gpus_are_plain
+from console.doctor.gpu_supply import gpus_are_plain, ranks_are_apart
 from console.doctor.node_checks import nodes_are_labelled
 from console.render.policy_manifests import RELEASES
 from kai.installation import Installation, SharingMode
@@ -189,6 +189,10 @@ def sharing(labels: dict[str, str] | None = None, **changes: Any) -> ClusterFact
 
 def mig_node(**labels: str) -> ClusterNode:
     return ClusterNode(name="n0", gpus=7.0, labels={"nvidia.com/mig.strategy": "single"} | labels)
+
+
+def rank(name: str, *gpu_groups: str, job: str = "pg") -> NotablePod:
+    return NotablePod(f"vision/{name}", "", "4 ranks", ("vision", job), gpu_groups)
 
 
 def device_class(name: str, resource: str) -> DeviceClass:
@@ -539,8 +543,12 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     (gpus_are_plain, sharing(limit_ranges=whole(limit_range(max={"nvidia.com/gpu": "1"}), limit_range("other", min={"nvidia.com/gpu": "1"}))), ["warning: plain GPUs: 1 LimitRange with a minimum or maximum for nvidia.com/gpu: vision/limits; pods keep their whole GPU"]),
     (gpus_are_plain, sharing({"vcluster": "true"}), "warning: plain GPUs: vision: pods that a vCluster's syncer made keep their whole GPU"),
     (gpus_are_plain, sharing({"vcluster": "true"}, release=(1, 34)), "ok: plain GPUs"),
-    (gpus_are_plain, sharing(kept_whole=whole(KeptPod("vision/a", "runtime-class"), KeptPod("vision/b", "runtime-class"))), ["warning: plain GPUs: 2 pods with a share that a new pod would not get (runtime-class): vision/a, vision/b"]),
+    (gpus_are_plain, sharing(notable=whole(NotablePod("vision/a", "runtime-class"), NotablePod("vision/b", "runtime-class"))), ["warning: plain GPUs: 2 pods with a share that a new pod would not get (runtime-class): vision/a, vision/b"]),
     (gpus_are_plain, sharing(nodes=UNREAD), ""),
+    # ranks of distributed jobs
+    (ranks_are_apart, but(notable=whole(rank("a", "g"), rank("b", "g"), rank("c", "h"))), ["warning: distributed jobs: 2 ranks on a GPU with another rank of the job: vision/a (4 ranks), vision/b (4 ranks)"]),
+    (ranks_are_apart, but(notable=whole(rank("a", "g"), rank("b"), rank("c", "g", job="other"), rank("d", "h", job=""), rank("e", "h", job=""))), "ok: distributed jobs: no GPU has two ranks of a job; 1 rank with whole GPUs"),
+    (ranks_are_apart, but(notable=part(rank("a", "g"))), []),
     # nodes
     (nodes_are_labelled, but(nodes=UNREAD), ""),
     (nodes_are_labelled, nodes(ClusterNode(name="n0", has_gpus=False)), "unknown: node labels: no node has GPUs"),
