@@ -153,8 +153,8 @@ class ClusterFacts:
     now: datetime | None = None  # the API server's time; None if unknown
     mutating: Listing[WebhookConfiguration]
     validating: Listing[WebhookConfiguration]
-    namespaces: Listing[Namespace]
-    queues: Listing[Queue]
+    namespaces: Listing[Namespace] = NOT_READ
+    queues: Listing[Queue] = NOT_READ
     other_queue_versions: frozenset[str] = frozenset()  # the versions of queues that are served if v2 is not
     pod_groups: Listing[kinds.PodGroup] = NOT_READ
     priorities: Listing[kinds.PriorityClass] = NOT_READ
@@ -186,11 +186,6 @@ class ClusterFacts:
         return self.admission.deciding is not None and self.is_absent
 
     @property
-    def kai_version(self) -> Version | None:
-        """The release of KAI; None if unknown, or several are installed."""
-        return self.versions[0] if len(self.versions) == 1 else None
-
-    @property
     def versions(self) -> tuple[Version, ...]:
         """The installed releases of KAI; empty if unknown."""
         return self.installation.versions if self.installation else ()
@@ -217,9 +212,10 @@ class ClusterFacts:
         return _ours(self.validating, self.options.name, VALIDATE_PODS, VALIDATE_NAMESPACES)
 
     def hook(self, name: str) -> Webhook | None:
-        """Return one of kaishare's webhooks, such as `MUTATE`, which changes pods."""
+        """Return a webhook for pods, such as `MUTATE`; without it the admission policy in its place."""
         ours = filter(None, (self.our_mutating, self.our_validating))
-        return next((hook for each in ours for hook in each.hooks if hook.name == name), None)
+        own = next((hook for each in ours for hook in each.hooks if hook.name == name), None)
+        return own or self.admission.stand_in(name)
 
     @property
     def excluded(self) -> frozenset[str]:
@@ -294,70 +290,65 @@ async def read_cluster(reader: FactReader, options: DoctorOptions) -> ClusterFac
     Raises:
         UsageError: the namespace does not exist.
     """
-    scope, namespace, default_mode = options.scope, options.namespace, options.default_mode
-    mutating = await reader.list(MUTATING)
-    validating = await reader.list(VALIDATING)
-    own = _ours(mutating, options.name, MUTATE)
-    queues = await reader.list(kinds.QUEUES)
-    served = (await reader.served()).value or () if queues.why is Why.UNSERVED else ()
-    versions = (kind.version for kind in served if kind.name == kinds.QUEUES.full_resource)
-    running, webhook_pods = RunningSettings(default_mode=default_mode), NOT_READ
-    if own is not None or mutating.value is None:
-        home = webhook_namespace(own)
-        running = await read_running_settings(reader, home, default_mode)
-        webhook_pods = await reader.list(
-            kinds.PODS, home, query={"labelSelector": WEBHOOK_LABELS}, what=f"the webhook's pods in {home}"
-        )
-    admission = await _read_admission(reader, scope)
-    if admission.deciding is not None and own is None and mutating.value is not None:
-        running = RunningSettings(deployed=admission.settings, default_mode=default_mode)
+    scope, namespace = options.scope, options.namespace
     cluster = ClusterFacts(
         options=options,
-        mutating=mutating,
-        validating=validating,
-        namespaces=await _read_namespaces(reader, namespace, running.rules.default_mode),
-        queues=queues,
-        other_queue_versions=frozenset(versions),
+        mutating=await reader.list(MUTATING),
+        validating=await reader.list(VALIDATING),
+        queues=await reader.list(kinds.QUEUES),
         priorities=await reader.list(kinds.PRIORITY_CLASSES),
-        running=running,
-        admission=admission,
-        webhook_pods=webhook_pods,
+        admission=await _read_admission(reader, scope),
+        running=RunningSettings(default_mode=options.default_mode),
     )
+    home = webhook_namespace(cluster.our_mutating)
+    facts: dict[str, Any] = {}
+    if cluster.queues.why is Why.UNSERVED:
+        served = items(await reader.served())
+        names = {kind.version for kind in served if kind.name == kinds.QUEUES.full_resource}
+        facts["other_queue_versions"] = frozenset(names)
+    if not cluster.is_absent or cluster.is_by_policies:
+        facts["running"] = await read_running_settings(reader.client, home, options.default_mode)
+    if not cluster.is_absent:
+        what = f"the webhook's pods in {home}"
+        query = {"labelSelector": WEBHOOK_LABELS}
+        facts["webhook_pods"] = await reader.list(kinds.PODS, home, query=query, what=what)
+    cluster = replace(cluster, **facts)
+    default_mode = cluster.running.rules.default_mode
+    cluster = replace(cluster, namespaces=await _read_namespaces(reader, namespace, default_mode))
     # KAI's Service, or that of a webhook that matches KAI's schedulers.
     of_kai = sorted(cluster.kai_mutating, key=lambda item: not item.is_served_by_kai)
     home = next(filter(None, (item.service_namespace for item in of_kai)), NAMESPACE)
     programs = await reader.list(kinds.PODS, home)
-    installation = None
-    if programs.value is not None:
-        installation = Installation.seen_in(
-            (each, pod.status.is_ready) for pod in programs.value for each in pod.spec.containers or ()
-        )
     configs: Kind[Any] = kinds.KAI_CONFIGS
-    more: dict[str, Any] = {
+    facts = {
         "kai_namespace": home,
-        "installation": installation,
         "configured_modes": await reader.get(configs, CONFIG_NAME, decode=configured_modes),
+        "installation": None
+        if programs.value is None
+        else Installation.seen_in(
+            (each, pod.status.is_ready) for pod in programs.value for each in pod.spec.containers or ()
+        ),
     }
     if scope is not Scope.PRE:
-        more["pod_groups"] = await reader.list(kinds.POD_GROUPS, namespace)
-        more["waiting"] = await reader.list(kinds.PODS, namespace, query=_PENDING, decode=_waiting)
+        facts["pod_groups"] = await reader.list(kinds.POD_GROUPS, namespace)
+        facts["waiting"] = await reader.list(kinds.PODS, namespace, query=_PENDING, decode=_waiting)
     if cluster.acting:
-        more["limit_ranges"] = await reader.list(kinds.LIMIT_RANGES, namespace)
+        facts["limit_ranges"] = await reader.list(kinds.LIMIT_RANGES, namespace)
     if scope is not Scope.NAMESPACE:
         nodes: Kind[Any] = kinds.NODES
-        more["nodes"] = await reader.list(nodes, decode=lambda each: ClusterNode.of(nodes.decode(each)))
+        facts["nodes"] = await reader.list(nodes, decode=lambda each: ClusterNode.of(nodes.decode(each)))
+        query = {"labelSelector": keys.VCLUSTER_MANAGED_BY}
+        facts["synced"] = await reader.list(
+            _SYNCED, query=query, accept=METADATA_ONLY, what="pods of vClusters"
+        )
         if cluster.acting:
             classes = await reader.list(kinds.DEVICE_CLASSES)
-            more["device_classes"] = NOT_READ if classes.why is Why.UNSERVED else classes
-            more["notable"] = await reader.list(
+            facts["device_classes"] = NOT_READ if classes.why is Why.UNSERVED else classes
+            facts["notable"] = await reader.list(
                 kinds.PODS, query=_LABELLED, decode=partial(_notable, cluster), what="pods with shares",
                 keeps_little=True,
             )  # fmt: skip
-        query = {"labelSelector": keys.VCLUSTER_MANAGED_BY}
-        more["synced"] = await reader.list(
-            _SYNCED, query=query, accept=METADATA_ONLY, what="pods of vClusters"
-        )
-    return replace(cluster, **more, now=reader.client.server_time())
+    return replace(cluster, **facts, now=reader.client.server_time())
 
 
 async def _read_admission(reader: FactReader, scope: Scope) -> AdmissionObjects:

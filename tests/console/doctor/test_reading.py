@@ -110,7 +110,7 @@ async def test_an_unreachable_server_ends_the_checks_at_once(server: ApiServer, 
     [
         ("/podgroups", refuses(500, "InternalError"), "unknown: PodGroups: podgroups not read: "),
         ("/configmaps", refuses(500, "InternalError"), "unknown: settings: the webhook's settings are not"),
-        ("/deployments", refuses(500, "InternalError"), "unknown: API server: deployments in kaishare not read"),
+        (r"/apis$", refuses(500, "InternalError"), "unknown: API server: the kinds that the API server serves not read"),
         ("/namespaces", refuses(500, "InternalError"), "problem: managed namespaces: namespaces not read: "),
         ("/priorityclasses", always({"metadata": 1}), "unknown: priorities: 1 object of priorityclasses cannot"),
     ],
