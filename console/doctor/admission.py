@@ -214,6 +214,11 @@ class Guard:
         """Return the bindings of a policy that exists."""
         return [each for each in self.bindings if each.spec.policy_name == policy and policy in self.policies]
 
+    def variables(self, name: str) -> list[str]:
+        """Return the expressions of a variable in the policies that have it."""
+        policies = self.policies.values()
+        return [each.expression for it in policies for each in it.spec.variables or () if each.name == name]
+
     def refuses(self, policy: str) -> bool:
         """Whether a binding of the policy denies."""
         return any(map(refuses, self.bindings_of(policy)))
