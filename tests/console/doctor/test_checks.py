@@ -19,9 +19,8 @@ from console.cluster.facts import Fact
 from console.cluster.rules import DIFFERENCES
 from console.cluster.webhook import UNKNOWN_SETTINGS, RunningSettings
 from console.doctor import cluster_state, command, kai_checks, policy_checks, queues, registration, serving
-from console.doctor.check_results import CheckResult, State, named
+from console.doctor.check_results import CheckResult, named
 from console.doctor.cluster_state import ClusterFacts, ClusterNode, Namespace, NotablePod
-from console.doctor.command import with_link
 from console.doctor.gpu_supply import gpus_are_plain, ranks_are_apart
 from console.doctor.node_checks import nodes_are_labelled
 from console.render.policy_manifests import RELEASES
@@ -31,7 +30,6 @@ from kube.device_kinds import DeviceClass
 from kube.kinds import (
     DEVICE_CLASSES,
     LIMIT_RANGES,
-    NODES,
     POD_GROUPS,
     PODS,
     LimitRange,
@@ -118,7 +116,7 @@ def test_a_healthy_cluster_has_no_problem() -> None:
     pure = [
         each
         for each in command.CHECKS
-        if isinstance(each, command.Check) and WELL.options.scope in each.scope
+        if not inspect.isasyncgenfunction(each.run) and WELL.options.scope in each.scope
     ]
     lines = [line.removesuffix(" -> ") for check in pure for line in lines_of(check.run, WELL)]
     assert [line for line in lines if not line.startswith("unknown")] == HEALTHY
@@ -298,7 +296,7 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     (namespaces, but(namespaces=whole(), namespace="a"), "warning: managed namespaces: a lacks the label kai.scheduler/queue: kaishare leaves its pods alone -> kubectl label namespace a"),
     (namespaces, but(namespaces=whole(namespace("a", mode="off"))), "warning: managed namespaces: a: switched off"),
     (namespaces, but(namespaces=whole(namespace("gpu-operator"))), "warning: managed namespaces: gpu-operator: labelled, but excluded by the webhook configuration"),
-    (namespaces, but(mutating=whole(mutating(namespaceSelector=SELECTS_NOTHING))), f"problem: managed namespaces: vision: {HIDDEN} never Exists; they lack the label never -> set the label never on the namespaces, or remove"),
+    (namespaces, but(mutating=whole(mutating(namespaceSelector=SELECTS_NOTHING))), f"problem: managed namespaces: vision: {HIDDEN} never Exists -> set the label never on the namespaces, or remove"),
     (namespaces, but(namespaces=whole(namespace("a", mode="enforce")), validating=whole()), "problem: enforce: a: kaishare.dev/mode=enforce, but no validating"),
     (namespaces, but(namespaces=whole(namespace("a", mode="enforce")), validating=whole(validating(namespaceSelector=SELECTS_NOTHING))), "problem: enforce: a"),
     (namespaces, but(namespaces=whole(namespace("a", mode="enforce")), validating=UNREAD), ""),
@@ -315,10 +313,10 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     (namespaces, but(namespaces=whole(written({"team": "a"}, {"team/mode": "off", "kaishare.dev/queues": "a"}), namespace("vision"))), "ok: policies: all labels are valid"),
     (namespaces, but(namespaces=whole(SIZED)), "warning: policies: sized (a and b: the same selector): a pod that both sizes select gets no share"),
     (namespaces, but(namespaces=UNREAD), ""),
-    (namespaces, but(mutating=whole(selecting("namespaceSelector", CONTROL_PLANE)), namespaces=whole(hidden_by("control-plane"), namespace("b"))), f"problem: managed namespaces: a: {HIDDEN} control-plane DoesNotExist; they have the label control-plane=yes -> remove the label control-plane {FROM_NAMESPACES}"),
-    (namespaces, but(mutating=whole(selecting("namespaceSelector", {"key": "team/x", "operator": "NotIn", "values": ["b", "a"]})), namespaces=whole(namespace("a", **{"team/x": "b"}))), f"problem: managed namespaces: a: {HIDDEN} team/x NotIn [a, b]; they have the label team/x=b -> remove the label team/x {FROM_NAMESPACES}"),
+    (namespaces, but(mutating=whole(selecting("namespaceSelector", CONTROL_PLANE)), namespaces=whole(hidden_by("control-plane"), namespace("b"))), f"problem: managed namespaces: a: {HIDDEN} control-plane DoesNotExist -> remove the label control-plane {FROM_NAMESPACES}"),
+    (namespaces, but(mutating=whole(selecting("namespaceSelector", {"key": "team/x", "operator": "NotIn", "values": ["b", "a"]})), namespaces=whole(namespace("a", **{"team/x": "b"}))), f"problem: managed namespaces: a: {HIDDEN} team/x NotIn [a, b] -> remove the label team/x {FROM_NAMESPACES}"),
     (namespaces, but(mutating=whole(selecting("objectSelector", {"key": "team/x", "operator": "Exists"}))), "problem: managed namespaces: pods are hidden from pods.mutate.kaishare.dev: its objectSelector requires team/x Exists -> remove the requirement from the configuration, or label the pods; if a platform"),
-    (namespaces, but(validating=whole(validating(namespaceSelector={"matchExpressions": [CONTROL_PLANE]})), namespaces=whole(hidden_by("control-plane", mode="enforce"))), f"problem: enforce: a: hidden from {VALIDATE}, whose namespaceSelector requires control-plane DoesNotExist; they have the label control-plane=yes -> remove the label control-plane {FROM_NAMESPACES}"),
+    (namespaces, but(validating=whole(validating(namespaceSelector={"matchExpressions": [CONTROL_PLANE]})), namespaces=whole(hidden_by("control-plane", mode="enforce"))), f"problem: enforce: a: hidden from {VALIDATE}, whose namespaceSelector requires control-plane DoesNotExist -> remove the label control-plane {FROM_NAMESPACES}"),
     (namespaces, observed(Mode.DEFAULT), ""),
     (namespaces, observed(Mode.OBSERVE), "ok: managed namespaces: a: mode observe, by --default-mode of the webhook"),
     (namespaces, observed(Mode.OFF), ["warning: managed namespaces: a: mode off, by --default-mode of the webhook"]),
@@ -342,16 +340,16 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     (namespaces, alone(by_policies(validate_pods=by_name("NotIn", "e")), namespaces=TEAMS), ["problem: enforce: e: hidden from ValidatingAdmissionPolicy kaishare-pods, "]),
     (registered, but(admission=by_policies()), ["warning: admission policies: the webhook and admission policies both stand"]),
     # before the installation
-    (policy_checks.namespaces_would_be_managed, but(namespaces=whole()), "ok: managed namespaces: no namespace has the label kai.scheduler/queue"),
-    (policy_checks.namespaces_would_be_managed, but(namespaces=whole(namespace("a", **{QUEUE: "-"}, mode="observe"))), "ok: managed namespaces: no namespace"),
-    (policy_checks.namespaces_would_be_managed, but(namespaces=whole(namespace("kube-system"), namespace("kaishare"))), "ok: managed namespaces: no namespace has"),
-    (policy_checks.namespaces_would_be_managed, but(namespaces=whole(namespace("b"), namespace("a"))), ["warning: managed namespaces: 2 namespaces with kai.scheduler/queue and no label of kaishare: a, b; the webhook would"]),
-    (policy_checks.namespaces_would_be_managed, but(namespaces=whole(namespace("b", mode="observe"), namespace("a"))), "ok: managed namespaces: 1 namespace with labels of kaishare: b"),
-    (policy_checks.namespaces_would_be_managed, but(namespaces=whole(namespace("b", mode="observe"), namespace("a"))), ["warning: managed namespaces: 1 namespace with kai.scheduler/queue and no label of kaishare: a"]),
-    (policy_checks.namespaces_would_be_managed, but(namespaces=whole(namespace("b", **{"size.kaishare.dev/a": "0.5"}))), "ok: managed namespaces: 1 namespace with labels of kaishare: b"),
-    (policy_checks.namespaces_would_be_managed, but(namespaces=whole(namespace("a")), running=running(default_mode=Mode.OBSERVE)), "ok: managed namespaces: 1 namespace with kai.scheduler/queue and no label of kaishare: a; their mode would be observe"),
+    *(
+        (policy_checks.namespaces_would_be_managed, but(namespaces=whole(*places), running=running(default_mode=mode)), expected)
+        for places, mode, expected in (
+            ((namespace("a", **{QUEUE: "-"}, mode="observe"), namespace("kube-system"), namespace("b", mode="observe")), Mode.DEFAULT, "ok: managed namespaces: no namespace has the label kai.scheduler/queue without a label of kaishare"),
+            ((namespace("b", **{"size.kaishare.dev/a": "0.5"}),), Mode.DEFAULT, "ok: managed namespaces: no namespace has"),
+            ((namespace("b"), namespace("a")), Mode.DEFAULT, ["warning: managed namespaces: 2 namespaces with kai.scheduler/queue and no label of kaishare: a, b; the webhook would"]),
+            ((namespace("a"),), Mode.OBSERVE, "ok: managed namespaces: 1 namespace with kai.scheduler/queue and no label of kaishare: a; their mode would be observe"),
+        )
+    ),
     (policy_checks.namespaces_would_be_managed, but(namespaces=UNREAD), ""),
-    (registration.webhook_may_exist, WELL, "ok: mutating webhook: kai-00-kaishare exists: run doctor without --pre"),
     # queues
     (of_queues, but(queues=whole(DEPARTMENT)), "problem: queues: the queue team-a does not exist (for vision) -> create the queue, or name an existing one"),
     (of_queues, but(queues=part(DEPARTMENT)), "unknown: queues: not all queues could be read: 1 queue not checked (team-a)"),
@@ -375,7 +373,6 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
         )
     ),
     (of_queues, but(queues=UNSERVED), "unknown: queues: not checked: the API server serves no queues -> install KAI; inside a vCluster"),
-    (of_queues, but(queues=UNSERVED, other_queue_versions=frozenset({"v1"})), "unknown: queues: not checked: the API server serves queues of v1, not of v2"),
     (of_queues, but(namespaces=whole(namespace("vision", priority="nowhere"))), 'warning: priorities: PriorityClass "nowhere" (for vision) does not exist'),
     (of_queues, but(namespaces=whole(namespace("vision", priority="train"))), ""),
     (of_queues, but(namespaces=whole(namespace("vision", priority="nowhere")), priorities=UNREAD), ""),
@@ -477,7 +474,7 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
         for config, installation, expected in (
             (Fact(frozenset({SharingMode.HAMI_CORE})), WELL.installation, "ok: KAI's GPU sharing: on, with limits enforced by HAMi-core"),
             (Fact(frozenset({SharingMode.HAMI_CORE})), None, "ok: KAI's GPU sharing: on, with limits enforced by HAMi-core"),
-            (Fact(frozenset({SharingMode.HAMI_CORE, SharingMode.NON_MEMORY_ENFORCED})), WELL.installation, "unknown: KAI's GPU sharing: KAI's kai-config contradicts itself: HamiCore and NonMemoryEnforced"),
+            (Fact(frozenset({SharingMode.HAMI_CORE, SharingMode.NON_MEMORY_ENFORCED})), WELL.installation, "unknown: KAI's GPU sharing: KAI's kai-config, or the pods of its admission, name several modes: HamiCore and NonMemoryEnforced"),
             (Fact(frozenset()), WELL.installation, "ok: KAI's GPU sharing: on, without memory limits"),
             (UNREAD, WELL.installation, "ok: KAI's GPU sharing: on, without memory limits"),
         )
@@ -491,12 +488,10 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     (of_kai_itself, but(mutating=whole(mutating(), of_kai(condition=KAI_CONDITION.replace("kai-", "my-")))), 'problem: KAI\'s webhook: matches only pods of my-scheduler, but the policies of vision set the scheduler "kai-scheduler"'),
     (of_kai_itself, but(namespaces=whole(namespace("a", scheduler="mine"))), "problem: KAI's webhook: matches only pods of kai-scheduler, but the policies of a"),
     (of_kai_itself, but(mutating=whole(mutating(), of_kai(condition="")), namespaces=whole(namespace("a", scheduler="mine"))), ""),
-    (of_kai_itself, but(mutating=whole(mutating(), of_kai(objectSelector={"matchLabels": {"team/kai": "yes"}}))), "warning: KAI's webhook: mutating-kai-admission selects only pods with the label team/kai (podLabelSelector)"),
     (of_kai_itself, but(mutating=whole(mutating())), "unknown: KAI's webhook: not registered here; inside a vCluster it is registered on the host"),
     (of_kai_itself, but(installation=None, mutating=UNREAD), ""),
     (of_kai_itself, but(mutating=whole(matching(BATCH), mutating(), of_kai())), ""),
     (of_kai_itself, but(installation=installed("--queue-label-key", "a/b", program="podgrouper")), "problem: KAI's queue label: KAI reads a pod's queue from the label a/b and ignores"),
-    (of_kai_itself, but(mutating=whole(of_kai(namespaceSelector={"matchExpressions": [{"key": QUEUE, "operator": "Exists"}]})), validating=whole()), "ok: KAI's webhook: mutating-kai-admission, for namespaces with the label kai.scheduler/queue (queueLabelSelector)"),
     # pods that KAI's webhook missed
     (kai_checks.kai_saw_the_pods, unbound({"gpu-fraction": "0.5"}), "problem: pods without KAI's webhook: 1 pod was created without KAI's webhook, which prepares pods for a share: KAI can never bind such a pod: vision/web -> delete and create again"),
     (kai_checks.kai_saw_the_pods, unbound({"gpu-memory": "4000"}), "problem: pods without KAI's webhook: 1 pod was"),
@@ -510,9 +505,9 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     (gpus_are_plain, sharing(nodes=whole(mig_node())), "warning: plain GPUs: 1 node offers MIG devices as nvidia.com/gpu (nvidia.com/mig.strategy=single): n0; KAI gives no shares there"),
     (gpus_are_plain, sharing(nodes=whole(mig_node(**{"nvidia.com/mig.strategy": "none", "nvidia.com/gpu.product": "A100-MIG-1g.5gb"}))), "warning: plain GPUs: 1 node offers MIG"),
     (gpus_are_plain, sharing(nodes=whole(mig_node(**{"nvidia.com/mig.strategy": "mixed"}))), "ok: plain GPUs"),
-    (gpus_are_plain, sharing(nodes=whole(ClusterNode(name="dra", gpus=0.0, labels={"nvidia.com/gpu.present": "true"}))), "warning: plain GPUs: 1 node with GPUs and no nvidia.com/gpu: dra; KAI places no share on a node whose GPUs DRA allocates"),
+    (gpus_are_plain, sharing(nodes=whole(ClusterNode(name="dra", gpus=0.0, labels={"nvidia.com/gpu.present": "true"}))), "warning: plain GPUs: GPUs that DRA allocates: node dra without nvidia.com/gpu; KAI places no share"),
     (gpus_are_plain, sharing(nodes=whole(ClusterNode(name="mixed", gpus=0.0, labels={"nvidia.com/mig-1g.5gb.count": "7"}))), "ok: plain GPUs"),
-    (gpus_are_plain, sharing(device_classes=whole(device_class("gpu", "nvidia.com/gpu"), device_class("other", "example.com/x"))), "warning: plain GPUs: DRA allocates nvidia.com/gpu (extendedResourceName of DeviceClass gpu)"),
+    (gpus_are_plain, sharing(device_classes=whole(device_class("gpu", "nvidia.com/gpu"), device_class("other", "example.com/x"))), "warning: plain GPUs: GPUs that DRA allocates: DeviceClass gpu; KAI"),
     (gpus_are_plain, sharing(limit_ranges=whole(limit_range(max={"nvidia.com/gpu": "1"}), limit_range("other", min={"nvidia.com/gpu": "1"}))), ["warning: plain GPUs: 1 LimitRange with a minimum or maximum for nvidia.com/gpu: vision/limits; pods keep their whole GPU"]),
     (gpus_are_plain, sharing({"vcluster": "true"}), "warning: plain GPUs: vision: pods that a vCluster's syncer made keep their whole GPU"),
     (gpus_are_plain, sharing({"vcluster": "true"}, release=(1, 34)), "ok: plain GPUs"),
@@ -524,12 +519,17 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     (ranks_are_apart, but(notable=part(rank("a", "g"))), []),
     # nodes
     (nodes_are_labelled, but(nodes=UNREAD), ""),
-    (nodes_are_labelled, nodes(ClusterNode(name="n0", has_gpus=False)), "unknown: node labels: no node has GPUs"),
+    (nodes_are_labelled, nodes(), "unknown: node labels: no node has GPUs"),
     (nodes_are_labelled, nodes(labelled("23028")), "ok: node labels: 1 node with GPUs has both labels"),
-    (nodes_are_labelled, nodes(labelled()), ["warning: node labels: 1 node with GPUs lacks the label nvidia.com/gpu.memory: n0; KAI assumes 100 MiB for each of their GPUs and schedules no gpu-memory pod there"]),
     *(
-        (nodes_are_labelled, nodes(labelled(value), labelled(value)), [f"warning: node labels: 2 nodes with GPUs have an invalid label nvidia.com/gpu.memory: n0 ({why}), n0 ({why});"])
-        for value, why in (("0", "0 MiB is less than the 100 MiB KAI counts in"), ("abc", '"abc" is not a number of MiB'), ("", '"" is not a number of MiB'))
+        (nodes_are_labelled, nodes(node, labelled("23028")), [f"warning: node labels: 1 node with GPUs lacks a valid label: n0 ({faults}); the agent's DaemonSet selects nodes by nvidia.com/gpu.present, and without nvidia.com/gpu.memory KAI assumes 100 MiB"])
+        for node, faults in (
+            (labelled(), "no nvidia.com/gpu.memory"),
+            (ClusterNode(name="n0"), "no nvidia.com/gpu.present=true; no nvidia.com/gpu.memory"),
+            (labelled("0"), "nvidia.com/gpu.memory: 0 MiB is less than the 100 MiB KAI counts in"),
+            (labelled("abc"), 'nvidia.com/gpu.memory: "abc" is not a number of MiB'),
+            (labelled(""), 'nvidia.com/gpu.memory: "" is not a number of MiB'),
+        )
     ),
 ]  # fmt: skip
 
@@ -628,24 +628,6 @@ def test_the_operators_configuration_is_read(suffix: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("of_pods", "of_reservations", "tag", "expected"),
-    [
-        ("nvidia", "nvidia", "v0.17.0", {"nvidia": "pods with a share"}),
-        ("nvidia", "gpu", "v0.17.0", {"nvidia": "pods with a share", "gpu": "the reservation pods of shares"}),
-        ("", "nvidia", "v0.17.0", {"nvidia": "the reservation pods of shares"}),
-        ("", "", "v0.17.0", {}),
-        ("nvidia", "nvidia", "v0.15.3", {"nvidia": "pods with a share or a whole GPU"}),
-    ],
-)  # fmt: skip
-def test_every_runtime_class_that_kai_names_is_looked_up(
-    of_pods: str, of_reservations: str, tag: str, expected: dict[str, str]
-) -> None:
-    admission = installed(f"--gpu-fraction-runtime-class-name={of_pods}", tag=tag)
-    binder = installed(f"--runtime-class-name={of_reservations}", program="binder", tag=tag)
-    assert kai_checks.runtime_classes(Installation({**admission.programs, **binder.programs})) == expected
-
-
-@pytest.mark.parametrize(
     ("resource", "amount", "has_gpus"),
     [
         ("nvidia.com/gpu", "4", True),
@@ -660,7 +642,7 @@ def test_every_runtime_class_that_kai_names_is_looked_up(
 def test_a_node_has_gpus_by_any_resource_of_nvidia(resource: str, amount: str, has_gpus: bool) -> None:
     """Time slicing and `renameByDefault` of the device plugin give a GPU another name."""
     node = {"metadata": {"name": "n1"}, "status": {"capacity": {"cpu": "8", resource: amount}}}
-    assert ClusterNode.of(NODES.decode(json.dumps(node))).has_gpus is has_gpus
+    assert (cluster_state.read_gpu_node(json.dumps(node).encode()) is not None) is has_gpus
 
 
 _FULL = "no nodes with enough resources were found: 2 node(s) didn't have enough resources: GPUs."
@@ -724,9 +706,3 @@ def test_the_page_has_a_section_for_each_name_of_a_check_in_the_code_and_no_othe
         names.update(re.findall(r'(?:named\(|check=)"([^"]+)"', text))
         names.update(re.findall(r'^ {8}\("([a-z ]+)", \w+_findings', text, re.MULTILINE))
     assert names == set(HEADINGS)
-
-
-def test_a_finding_links_to_the_section_of_its_check() -> None:
-    result = CheckResult(State.PROBLEM, "x", check="KAI's version")
-    assert with_link(result).docs == "docs/doctor.md#kais-version"
-    assert with_link(replace(result, state=State.OK)).docs == ""

@@ -28,6 +28,7 @@ from tests.support.cluster_facts import (
     KAI_CONDITION,
     UNREAD,
     but,
+    installed,
     namespace,
     of_kai,
     other,
@@ -110,7 +111,7 @@ async def test_an_unreachable_server_ends_the_checks_at_once(server: ApiServer, 
     [
         ("/podgroups", refuses(500, "InternalError"), "unknown: PodGroups: podgroups not read: "),
         ("/configmaps", refuses(500, "InternalError"), "unknown: settings: the webhook's settings are not"),
-        (r"/apis$", refuses(500, "InternalError"), "unknown: API server: the kinds that the API server serves not read"),
+        ("/kai-scheduler/pods", refuses(500, "InternalError"), "unknown: API server: pods in kai-scheduler not read"),
         ("/namespaces", refuses(500, "InternalError"), "problem: managed namespaces: namespaces not read: "),
         ("/priorityclasses", always({"metadata": 1}), "unknown: priorities: 1 object of priorityclasses cannot"),
     ],
@@ -259,6 +260,7 @@ NO_KAI = but(scope=Scope.PRE, installation=Installation.seen_in(()))
     [
         # Only an object proves that a RuntimeClass exists. Before an installation KAI may set none.
         (runtime_classes_exist, but(), says('{"metadata": {"name": "nvidia"}}'), "ok: "),
+        (runtime_classes_exist, but(installation=installed("--gpu-fraction-runtime-class-name=", "--runtime-class-name=gpu", program="binder")), says(status("NotFound", name="gpu"), status=404), "problem: \"gpu\", which KAI sets"),
         (runtime_classes_exist, but(), says("<!DOCTYPE html><p>Log in"), "unknown: "),
         (runtime_classes_exist, but(), says("{}"), "unknown: "),
         (runtime_classes_exist, but(), says(status("NotFound", name="nvidia"), status=404), "problem: "),

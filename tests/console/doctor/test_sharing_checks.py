@@ -102,7 +102,6 @@ async def test_what_limits_of_the_driver_need_is_looked_for(
     }
     nodes = whole(
         ClusterNode(name="n0", conditions=frozenset({condition})),
-        ClusterNode(name="without-gpus", has_gpus=False),
     )
     cluster = but(installation=NV_FRACTIONS.installation, nodes=nodes)
     lines = lines_of([each async for each in limits_can_hold(cluster, FactReader(client))])
