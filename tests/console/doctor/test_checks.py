@@ -23,6 +23,7 @@ from console.doctor.check_results import CheckResult, named
 from console.doctor.cluster_state import ClusterFacts, ClusterNode, Namespace, NotablePod
 from console.doctor.gpu_supply import gpus_are_plain, ranks_are_apart
 from console.doctor.node_checks import nodes_are_labelled
+from console.doctor.sharing_checks import resource_management, run_ai_keys
 from console.render.policy_manifests import RELEASES
 from kai.installation import Installation, SharingMode
 from kai.releases import Version
@@ -42,6 +43,7 @@ from tests.support.cluster_facts import (
     UNREAD,
     UNSERVED,
     WELL,
+    admission,
     alone,
     but,
     by_policies,
@@ -57,7 +59,9 @@ from tests.support.cluster_facts import (
     validating,
     whole,
 )
+from tests.support.guard import rendered
 from tests.support.helm_chart import CHART
+from tests.support.kinds import made
 from tests.support.pods import folder_from
 from tests.support.registration import mutating_configuration
 from tests.support.why_evidence import NOW, make_pod
@@ -163,12 +167,8 @@ def enforcing(**changes: Any) -> ClusterFacts:
 
 
 def limit_range(namespace: str = "vision", **limits: Any) -> LimitRange:
-    metadata = {"name": "limits", "namespace": namespace}
-    document = {
-        "metadata": metadata,
-        "spec": {"limits": [{"type": "Container"}, {"type": "Container", **limits}]},
-    }
-    return LIMIT_RANGES.decode(json.dumps(document))
+    spec = {"limits": [{"type": "Container"}, {"type": "Container", **limits}]}
+    return LIMIT_RANGES.decode(json.dumps(made("LimitRange", "limits", namespace, spec=spec)))
 
 
 def sharing(labels: dict[str, str] | None = None, **changes: Any) -> ClusterFacts:
@@ -186,19 +186,14 @@ def rank(name: str, *gpu_groups: str, job: str = "pg") -> NotablePod:
 
 
 def device_class(name: str, resource: str) -> DeviceClass:
-    return DEVICE_CLASSES.decode(
-        json.dumps({"metadata": {"name": name}, "spec": {"extendedResourceName": resource}})
-    )
+    spec = {"extendedResourceName": resource}
+    return DEVICE_CLASSES.decode(json.dumps({"metadata": {"name": name}, "spec": spec}))
 
 
-def group(place: str, queue: str = "team-a", owner: str = "", **resources: Any) -> PodGroup:
+def group(place: str, queue: str = "team-a", owner: str = "") -> PodGroup:
     owners = [{"apiVersion": "v1", "kind": "ConfigMap", "name": owner, "uid": "u"}] if owner else []
-    document = {
-        "metadata": {"name": "pg-door", "namespace": place, "ownerReferences": owners},
-        "spec": {"queue": queue},
-        "status": {"resourcesStatus": resources},
-    }
-    return POD_GROUPS.decode(json.dumps(document))
+    metadata = {"name": "pg-door", "namespace": place, "ownerReferences": owners}
+    return POD_GROUPS.decode(json.dumps({"metadata": metadata, "spec": {"queue": queue}}))
 
 
 def grouped(*groups: PodGroup) -> ClusterFacts:
@@ -209,27 +204,23 @@ def grouped(*groups: PodGroup) -> ClusterFacts:
 def unbound(
     annotations: dict[str, str], scheduler: str = "kai-scheduler", labels: Any = None, **changes: Any
 ) -> ClusterFacts:
-    metadata = {"name": "web", "namespace": "vision", "annotations": annotations, "labels": labels or {}}
-    pod = PODS.decode(json.dumps({"metadata": metadata, "spec": {"schedulerName": scheduler}}))
-    return but(waiting=whole(pod), **changes)
+    of_pod = {"annotations": annotations, "labels": labels or {}, "spec": {"schedulerName": scheduler}}
+    return but(waiting=whole(PODS.decode(json.dumps(made("Pod", "web", "vision", **of_pod)))), **changes)
 
 
 def synced(labels: dict[str, dict[str, str]], *with_pods: str) -> ClusterFacts:
     """Return namespaces with their labels, and those with pods of a vCluster's syncer."""
-    pods = [PODS.decode(json.dumps({"metadata": {"name": "p", "namespace": name}})) for name in with_pods]
-    return but(
-        namespaces=whole(*(namespace(name, **values) for name, values in labels.items())), synced=whole(*pods)
-    )
+    pods = [PODS.decode(json.dumps(made("Pod", "p", name))) for name in with_pods]
+    places = whole(*(namespace(name, **values) for name, values in labels.items()))
+    return but(namespaces=places, synced=whole(*pods))
 
 
 def webhook_pod(name: str, *, ready: bool, deleted: bool = False) -> Pod:
     waiting = {"name": "main", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no image"}}}
-    metadata = {
-        "name": name, "namespace": "kaishare", "deletionTimestamp": "2026-01-01T00:00:00Z" if deleted else "",
-    }  # fmt: skip
     conditions = [{"type": "Ready", "status": str(ready)}]
     status = {"conditions": conditions, "containerStatuses": [] if ready else [waiting]}
-    return PODS.decode(json.dumps({"metadata": metadata, "status": status}))
+    deletion = {"deletionTimestamp": "2026-01-01T00:00:00Z"} if deleted else {}
+    return PODS.decode(json.dumps(made("Pod", name, "kaishare", metadata=deletion, status=status)))
 
 
 def releases(tag: str, option: str | None) -> ClusterFacts:
@@ -256,10 +247,6 @@ def written(labels: dict[str, str] | None = None, annotations: dict[str, str] | 
     return read or Namespace("a", own, NO_METADATA, None)
 
 
-def nodes(*nodes: ClusterNode) -> ClusterFacts:
-    return but(nodes=whole(*nodes))
-
-
 def labelled(memory: str | None = None) -> ClusterNode:
     labels = {"nvidia.com/gpu.present": "true"} | (
         {} if memory is None else {"nvidia.com/gpu.memory": memory}
@@ -283,7 +270,6 @@ SETTING = whole(namespace("a", framework_memory="set"))
 OTHERS = "KAI's GPU sharing: on, without memory limits (NonMemoryEnforced), but the webhook gives no shares"
 FITS_NOT = "it gives shares to containers that are not the first of their pod, which v0.9.8 does not support: the first container gets the GPU; gives shares to pods with a dot in the name, which v0.9.8 refuses; warns of a share beside the GPUs of a sidecar or init container, which v0.9.8 admits; warns of fractions such as 0x1p-1, which v0.9.8 admits"
 KEEPS = "it keeps shares from pods whose GPU container is not the first, which v0.17.0 supports; keeps shares from pods with a dot in the name, which v0.17.0 accepts"
-ROOT_QUEUE = "problem: queues: the queue team-a has no parent queue:"
 
 
 def by_name(operator: str, *names: str) -> dict[str, Any]:
@@ -350,28 +336,21 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
         )
     ),
     (policy_checks.namespaces_would_be_managed, but(namespaces=UNREAD), ""),
+    *(
+        (registration.kubernetes_is_supported, but(release=release), expected)
+        for release, expected in (((1, 30), "ok: API server: Kubernetes 1.30"), ((2, 0), "ok: "), ((1, 9), "problem: API server: Kubernetes 1.9: kaishare needs 1.30 or later"), (None, "unknown: API server: its release"))
+    ),
     # queues
     (of_queues, but(queues=whole(DEPARTMENT)), "problem: queues: the queue team-a does not exist (for vision) -> create the queue, or name an existing one"),
     (of_queues, but(queues=part(DEPARTMENT)), "unknown: queues: not all queues could be read: 1 queue not checked (team-a)"),
     (of_queues, but(queues=part(queue("team-a"), queue("below", "team-a"))), "problem: queues: the queue team-a has child queues (below), and"),
     (of_queues, but(queues=part(DEPARTMENT, queue("team-a"))), ""),
-    (of_queues, but(queues=part(queue("team-a", ""))), ROOT_QUEUE),
-    (of_queues, but(queues=whole(DEPARTMENT, queue("team-a"), queue("below", "team-a"))), "problem: queues: the queue team-a has child queues (below), and KAI schedules pods in leaf queues only (for vision) -> name one of the child queues"),
-    (of_queues, but(queues=whole(queue("team-a", "gone"))), "problem: queues: the queue team-a has the parent gone, which does not exist (for vision) -> create the parent queue"),
     (of_queues, but(queues=whole(DEPARTMENT), namespaces=whole(namespace("a", mode="off"))), ""),
     (of_queues, but(queues=whole(), namespaces=whole(namespace("kube-system"))), ""),
     (of_queues, but(queues=whole(), namespaces=whole(namespace("a", **{QUEUE: "Not A Queue"}))), ""),
     (of_queues, but(queues=UNREAD), ""),
-    *(
-        (of_queues, but(queues=whole(queue("team-a", "")), installation=installed(tag=tag)), expected and f"{ROOT_QUEUE} {expected}")
-        for tag, expected in (
-            ("latest", "KAI before v0.13.0 schedules none of its pods, and KAI before v0.16.5 crashes"),
-            ("v0.12.23", "KAI before v0.13.0 schedules none of its pods, and KAI before v0.16.5 crashes"),
-            ("v0.13.0", "before v0.16.5 KAI's scheduler crashes when it reclaims GPUs for or from this queue"),
-            ("v0.16.4", "before v0.16.5 KAI's scheduler crashes when it reclaims GPUs for or from this queue"),
-            ("v0.16.5", ""),
-        )
-    ),
+    (of_queues, but(queues=whole(queue("team-a", "")), installation=installed(tag="v0.16.4")), "problem: queues: the queue team-a has no parent queue: before v0.16.5 KAI's scheduler crashes"),
+    (of_queues, but(queues=whole(queue("team-a", "")), installation=installed(tag="v0.16.5")), ""),
     (of_queues, but(queues=UNSERVED), "unknown: queues: not checked: the API server serves no queues -> install KAI; inside a vCluster"),
     (of_queues, but(namespaces=whole(namespace("vision", priority="nowhere"))), 'warning: priorities: PriorityClass "nowhere" (for vision) does not exist'),
     (of_queues, but(namespaces=whole(namespace("vision", priority="train"))), ""),
@@ -517,12 +496,17 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     (ranks_are_apart, but(notable=whole(rank("a", "g"), rank("b", "g"), rank("c", "h"))), ["warning: distributed jobs: 2 ranks on a GPU with another rank of the job: vision/a (4 ranks), vision/b (4 ranks)"]),
     (ranks_are_apart, but(notable=whole(rank("a", "g"), rank("b"), rank("c", "g", job="other"), rank("d", "h", job=""), rank("e", "h", job=""))), "ok: distributed jobs: no GPU has two ranks of a job; 1 rank with whole GPUs"),
     (ranks_are_apart, but(notable=part(rank("a", "g"))), []),
+    (run_ai_keys, but(waiting=UNREAD), []),
+    # kai-resource-management
+    (resource_management, WELL, []),
+    (resource_management, but(mutating=whole(mutating(), other("kai-pod-group-mutation"))), ["warning: kai-resource-management: kai-resource-management assigns queues here (webhook kai-pod-group-mutation)"]),
+    (resource_management, but(mutating=whole(mutating(), other("kai-pod-mutation")), admission=admission(rendered())), ["problem: kai-resource-management: kai-resource-management assigns queues here (webhook kai-pod-mutation), which the guard refuses"]),
     # nodes
     (nodes_are_labelled, but(nodes=UNREAD), ""),
-    (nodes_are_labelled, nodes(), "unknown: node labels: no node has GPUs"),
-    (nodes_are_labelled, nodes(labelled("23028")), "ok: node labels: 1 node with GPUs has both labels"),
+    (nodes_are_labelled, but(nodes=whole()), "unknown: node labels: no node has GPUs"),
+    (nodes_are_labelled, but(nodes=whole(labelled("23028"))), "ok: node labels: 1 node with GPUs has both labels"),
     *(
-        (nodes_are_labelled, nodes(node, labelled("23028")), [f"warning: node labels: 1 node with GPUs lacks a valid label: n0 ({faults}); the agent's DaemonSet selects nodes by nvidia.com/gpu.present, and without nvidia.com/gpu.memory KAI assumes 100 MiB"])
+        (nodes_are_labelled, but(nodes=whole(node, labelled("23028"))), [f"warning: node labels: 1 node with GPUs lacks a valid label: n0 ({faults}); the agent's DaemonSet selects nodes by nvidia.com/gpu.present, and without nvidia.com/gpu.memory KAI assumes 100 MiB"])
         for node, faults in (
             (labelled(), "no nvidia.com/gpu.memory"),
             (ClusterNode(name="n0"), "no nvidia.com/gpu.present=true; no nvidia.com/gpu.memory"),
@@ -566,19 +550,6 @@ def test_a_queue_that_was_not_read_is_not_reported_as_ok() -> None:
 
 
 @pytest.mark.parametrize(
-    ("resources", "has_pods"),
-    [
-        ({}, False),
-        ({"allocated": {}, "requested": None}, False),
-        ({"requested": {"cpu": "1"}}, True),
-        ({"allocated": {"nvidia.com/gpu": "500m"}}, True),
-    ],
-)
-def test_a_group_has_pods_while_its_status_has_resources(resources: dict[str, Any], has_pods: bool) -> None:
-    assert group("vision", **resources).has_pods is has_pods
-
-
-@pytest.mark.parametrize(
     "kind",
     ["MutatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"],
 )
@@ -592,25 +563,6 @@ def test_what_excludes_a_namespace() -> None:
     cluster = ours(mutating(namespaceSelector={"matchExpressions": [*WITHOUT_NAMES, MINE]}))
     assert replace(cluster, running=UNKNOWN_SETTINGS).excluded == {"mine"}
     assert cluster.excluded > {"mine", "kube-system"}, "the webhook excludes its own names as well"
-
-
-@pytest.mark.parametrize(
-    ("configurations", "expected"),
-    [
-        ([of_kai("renamed")], ["renamed"]),
-        ([of_kai("renamed", "")], ["renamed"]),
-        ([matching(KAI_CONDITION, "renamed")], ["renamed"]),
-        ([other("sidecar-injector"), mutating()], []),
-        ([matching(BATCH), of_kai()], ["mutating-kai-admission"]),
-        ([matching(BATCH), of_kai(condition=BATCH)], ["a-batch", "mutating-kai-admission"]),
-        ([matching("object.spec.schedulerName != 'kai-scheduler'")], []),
-    ],
-)
-def test_kais_configuration_is_known_by_service_or_scheduler(
-    configurations: list[WebhookConfiguration], expected: list[str]
-) -> None:
-    cluster = but(mutating=whole(*configurations))
-    assert [each.name for each in cluster.kai_mutating] == expected
 
 
 @pytest.mark.parametrize("suffix", ["", "-queue-label-selector"])
