@@ -126,11 +126,6 @@ class Version:
         return self._is_at_least(0, 18, 0)
 
     @property
-    def sets_runtime_class_for_whole_gpus(self) -> bool:
-        """Whether KAI also sets its RuntimeClass on pods with whole GPUs (v0.9.7 to v0.15)."""
-        return self.sets_runtime_class and not self._is_at_least(0, 16, 0)
-
-    @property
     def sets_runtime_class(self) -> bool:
         """Whether KAI sets its RuntimeClass on pods with a share (since v0.9.7)."""
         return self._is_at_least(0, 9, 7)
