@@ -142,6 +142,7 @@ SELECTOR = mutating().hooks[0].namespace_selector.requirements
 EXPRESSIONS = [
     {"key": key, "operator": operator, "values": list(values)} for key, operator, values in sorted(SELECTOR)
 ]
+OTHER_KINDS = [*validating().hooks[:2], msgspec.structs.replace(validating().hooks[2], rules=[])]
 WITHOUT_NAMES = [each for each in EXPRESSIONS if each["key"] != "kubernetes.io/metadata.name"]
 MINE = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["mine"]}
 
@@ -160,10 +161,6 @@ def selecting(selector: str, *more: dict[str, Any]) -> WebhookConfiguration:
 
 def ours(hook: Any) -> ClusterFacts:
     return but(mutating=whole(hook, of_kai()))
-
-
-def enforcing(**changes: Any) -> ClusterFacts:
-    return but(validating=whole(validating(**changes)))
 
 
 def limit_range(namespace: str = "vision", **limits: Any) -> LimitRange:
@@ -225,10 +222,6 @@ def webhook_pod(name: str, *, ready: bool, deleted: bool = False) -> Pod:
 
 def releases(tag: str, option: str | None) -> ClusterFacts:
     return but(installation=installed(tag=tag), running=running(option))
-
-
-def rendered_for(tag: str, option: str | None) -> ClusterFacts:
-    return alone(by_policies(), installation=installed(tag=tag), running=running(option))
 
 
 def observed(default_mode: Mode, **labels: str) -> ClusterFacts:
@@ -303,7 +296,6 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     (namespaces, but(mutating=whole(selecting("namespaceSelector", {"key": "team/x", "operator": "NotIn", "values": ["b", "a"]})), namespaces=whole(namespace("a", **{"team/x": "b"}))), f"problem: managed namespaces: a: {HIDDEN} team/x NotIn [a, b] -> remove the label team/x {FROM_NAMESPACES}"),
     (namespaces, but(mutating=whole(selecting("objectSelector", {"key": "team/x", "operator": "Exists"}))), "problem: managed namespaces: pods are hidden from pods.mutate.kaishare.dev: its objectSelector requires team/x Exists -> remove the requirement from the configuration, or label the pods; if a platform"),
     (namespaces, but(validating=whole(validating(namespaceSelector={"matchExpressions": [CONTROL_PLANE]})), namespaces=whole(hidden_by("control-plane", mode="enforce"))), f"problem: enforce: a: hidden from {VALIDATE}, whose namespaceSelector requires control-plane DoesNotExist -> remove the label control-plane {FROM_NAMESPACES}"),
-    (namespaces, observed(Mode.DEFAULT), ""),
     (namespaces, observed(Mode.OBSERVE), "ok: managed namespaces: a: mode observe, by --default-mode of the webhook"),
     (namespaces, observed(Mode.OFF), ["warning: managed namespaces: a: mode off, by --default-mode of the webhook"]),
     (namespaces, observed(Mode.OBSERVE, mode="off"), ["warning: managed namespaces: a: switched off by kaishare.dev/mode=off"]),
@@ -311,6 +303,7 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     (registered, alone(by_policies(), namespaces=TEAMS), "ok: admission policies: as expected; the API server decides"),
     (namespaces, alone(by_policies(), namespaces=TEAMS), "ok: enforce: 1 namespace: e"),
     (registered, alone(by_policies(mutate=by_name("NotIn", "mine"), validate_pods=by_name("NotIn", "mine")), namespaces=TEAMS), ""),
+    (registered, alone(replace(by_policies(), mutating_bindings=whole())), ["problem: admission policies: not as this release makes them: MutatingAdmissionPolicyBinding kaishare (missing)"]),
     (registered, alone(by_policies(variables={"isRank": "true"})), ["problem: admission policies: not as this release makes them: MutatingAdmissionPolicy kaishare -> upgrade the chart with webhook.kind=policy"]),
     *(
         (check, alone(by_policies(**{policy: added}), namespaces=TEAMS), [expected])  # type: ignore[arg-type]
@@ -346,7 +339,6 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     (of_queues, but(queues=part(queue("team-a"), queue("below", "team-a"))), "problem: queues: the queue team-a has child queues (below), and"),
     (of_queues, but(queues=part(DEPARTMENT, queue("team-a"))), ""),
     (of_queues, but(queues=whole(DEPARTMENT), namespaces=whole(namespace("a", mode="off"))), ""),
-    (of_queues, but(queues=whole(), namespaces=whole(namespace("kube-system"))), ""),
     (of_queues, but(queues=whole(), namespaces=whole(namespace("a", **{QUEUE: "Not A Queue"}))), ""),
     (of_queues, but(queues=UNREAD), ""),
     (of_queues, but(queues=whole(queue("team-a", "")), installation=installed(tag="v0.16.4")), "problem: queues: the queue team-a has no parent queue: before v0.16.5 KAI's scheduler crashes"),
@@ -395,8 +387,10 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
             (ours(mutating(clientConfig={"url": "https://a/"}, failurePolicy="Fail")), f"{DIFFERS}: failurePolicy, path"),
             (ours(mutating(failurePolicy="Fail", timeoutSeconds=10)), f"warning: mutating webhook: {MUTATE} differs from this release: failurePolicy, timeoutSeconds"),
             (ours(mutating(name="x.y.z")), f"problem: mutating webhook: {MUTATE} is missing from kai-00-kaishare"),
-            (enforcing(failurePolicy="Ignore"), f"warning: validating webhooks: {VALIDATE} differs from this release: failurePolicy"),
-            (enforcing(matchConditions=[]), f"problem: validating webhooks: {VALIDATE} differs from this release: matchConditions"),
+            (but(validating=whole(validating(failurePolicy="Ignore"))), f"warning: validating webhooks: {VALIDATE} differs from this release: failurePolicy"),
+            (but(validating=whole(validating(matchConditions=[]))), f"problem: validating webhooks: {VALIDATE} differs from this release: matchConditions"),
+            # the administrator's kinds of workloads, or none
+            *((but(validating=whole(msgspec.structs.replace(validating(), webhooks=hooks))), "") for hooks in (OTHER_KINDS, OTHER_KINDS[:2])),
             # another order, requirements of a platform, and other excluded namespaces
             *(
                 (ours(mutating(namespaceSelector={"matchExpressions": expressions})), "")
@@ -417,11 +411,8 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     (registration.order_is_right, but(mutating=whole(mutating("zz"), of_kai("m"), other("kai-pod-mutation", reinvocationPolicy="Never")), name="zz"), "problem: order: m is called before zz"),
     (registration.order_is_right, but(mutating=whole(mutating(), other("sidecar-injector"))), ""),
     (registration.order_is_right, but(mutating=whole(mutating(), other("sidecar-injector")), installation=installed(tag="v0.9.8")), "warning: order: sidecar-injector changes pods after kaishare"),
-    (registration.order_is_right, but(mutating=whole(mutating(), other("istio-sidecar-injector")), installation=installed(tag="v0.9.8")), ""),
     (registration.order_is_right, but(mutating=whole(mutating(), other("sidecar-injector")), installation=None), "warning: order: sidecar-injector changes pods after kaishare"),
-    (registration.order_is_right, but(mutating=whole(mutating(), other("services", rules=[])), installation=None), ""),
     (registration.order_is_right, but(mutating=whole(mutating(), matching(BATCH)), namespaces=whole(namespace("a", scheduler="batch-scheduler"))), "problem: order: a-batch is called before kai-00-kaishare"),
-    (registration.order_is_right, but(mutating=whole(matching(BATCH), mutating(), of_kai())), ""),  # another scheduler's webhook
     # the webhook's pods and settings
     (serving.webhook_pods_are_ready, but(webhook_pods=whole(webhook_pod("a", ready=True), webhook_pod("b", ready=False))), ["warning: webhook pods: b is not ready: ImagePullBackOff: no image; 1 pod ready -> kubectl -n kaishare describe pod b"]),
     (serving.webhook_pods_are_ready, but(webhook_pods=whole(webhook_pod("b", ready=False), webhook_pod("c", ready=True, deleted=True))), ["problem: webhook pods: b is not ready"]),
@@ -440,8 +431,8 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     (kai_checks.release_fits, but(mutating=whole(), validating=whole(), running=UNKNOWN_SETTINGS), "ok: KAI's version: v0.13.4; install kaishare with kaiVersion=v0.13.4 (--kai-version)"),
     (kai_checks.release_fits, but(installation=Installation.seen_in(())), "unknown: KAI's version: no KAI pods found in namespace kai-scheduler -> install KAI"),
     (kai_checks.release_fits, but(installation=Installation({**installed().programs, **installed(program="binder", tag="v0.17.0").programs})), "problem: KAI's version: v0.13.4 and v0.17.0 are installed together"),
-    (kai_checks.release_fits, rendered_for("v0.17.0", "0.17.0"), "ok: KAI's version: v0.17.0, as kaishare's --kai-version"),
-    (kai_checks.release_fits, rendered_for("v0.9.8", "0.17.0"), "problem: KAI's version: KAI is v0.9.8, and kaishare runs with --kai-version v0.17.0; it gives shares to containers that are not the first of their pod, which v0.9.8 does not support: the first container gets the GPU; gives shares to pods with a dot in the name, which v0.9.8 refuses -> install"),
+    (kai_checks.release_fits, alone(by_policies(), installation=installed(tag="v0.17.0"), running=running("0.17.0")), "ok: KAI's version: v0.17.0, as kaishare's --kai-version"),
+    (kai_checks.release_fits, alone(by_policies(), installation=installed(tag="v0.9.8"), running=running("0.17.0")), "problem: KAI's version: KAI is v0.9.8, and kaishare runs with --kai-version v0.17.0; it gives shares to containers that are not the first of their pod, which v0.9.8 does not support: the first container gets the GPU; gives shares to pods with a dot in the name, which v0.9.8 refuses -> install"),
     (kai_checks.release_fits, alone(by_policies()), "unknown: KAI's version: v0.13.4; kaishare's --kai-version is not known"),
     (of_kai_itself, but(installation=installed()), "warning: KAI's GPU sharing: GPU sharing is off in KAI, which refuses every pod with a share -> install KAI with global.gpuSharing=true"),
     (of_kai_itself, but(installation=installed(), namespaces=whole(namespace("a", gpu_fraction="0.5"))), "problem: KAI's GPU sharing: GPU sharing is off in KAI, which refuses every pod with a share; policies give shares to pods of a -> install KAI with global.gpuSharing=true, or kaishare with webhook.injectShares=false"),
@@ -473,7 +464,6 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     (of_kai_itself, but(installation=installed("--queue-label-key", "a/b", program="podgrouper")), "problem: KAI's queue label: KAI reads a pod's queue from the label a/b and ignores"),
     # pods that KAI's webhook missed
     (kai_checks.kai_saw_the_pods, unbound({"gpu-fraction": "0.5"}), "problem: pods without KAI's webhook: 1 pod was created without KAI's webhook, which prepares pods for a share: KAI can never bind such a pod: vision/web -> delete and create again"),
-    (kai_checks.kai_saw_the_pods, unbound({"gpu-memory": "4000"}), "problem: pods without KAI's webhook: 1 pod was"),
     (kai_checks.kai_saw_the_pods, unbound({"gpu-fraction": "0.5", "runai/shared-gpu-configmap": "web-abc-shared-gpu"}), ""),
     (kai_checks.kai_saw_the_pods, unbound({}), ""),
     (kai_checks.kai_saw_the_pods, unbound({"gpu-fraction": "0.5"}, "default-scheduler"), ""),
@@ -483,7 +473,6 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     (gpus_are_plain, but(nodes=whole(mig_node()), namespaces=whole(namespace("vision"))), []),
     (gpus_are_plain, sharing(nodes=whole(mig_node())), "warning: plain GPUs: 1 node offers MIG devices as nvidia.com/gpu (nvidia.com/mig.strategy=single): n0; KAI gives no shares there"),
     (gpus_are_plain, sharing(nodes=whole(mig_node(**{"nvidia.com/mig.strategy": "none", "nvidia.com/gpu.product": "A100-MIG-1g.5gb"}))), "warning: plain GPUs: 1 node offers MIG"),
-    (gpus_are_plain, sharing(nodes=whole(mig_node(**{"nvidia.com/mig.strategy": "mixed"}))), "ok: plain GPUs"),
     (gpus_are_plain, sharing(nodes=whole(ClusterNode(name="dra", gpus=0.0, labels={"nvidia.com/gpu.present": "true"}))), "warning: plain GPUs: GPUs that DRA allocates: node dra without nvidia.com/gpu; KAI places no share"),
     (gpus_are_plain, sharing(nodes=whole(ClusterNode(name="mixed", gpus=0.0, labels={"nvidia.com/mig-1g.5gb.count": "7"}))), "ok: plain GPUs"),
     (gpus_are_plain, sharing(device_classes=whole(device_class("gpu", "nvidia.com/gpu"), device_class("other", "example.com/x"))), "warning: plain GPUs: GPUs that DRA allocates: DeviceClass gpu; KAI"),

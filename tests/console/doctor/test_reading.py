@@ -37,8 +37,10 @@ from tests.support.cluster_facts import (
 )
 from tests.support.kinds import made
 from tests.support.kube_objects import reservation
+from tests.support.published_settings import settings_object
 from tests.support.webhook_checks import examine
 from webhook.policy.decision_settings import DecisionSettings
+from webhook.policy.labels import Mode
 from webhook.registration.configuration_objects import WebhookConfiguration
 from webhook.registration.configurations import CONFIGURATION_NAME
 
@@ -198,29 +200,46 @@ RANK = ("a/p", "", "WORLD_SIZE is 4", ("a", "pg"), ("g",))
 
 
 @pytest.mark.parametrize(
-    ("document", "expected"),
+    ("document", "distributed", "expected"),
     [
-        (notable_pod(GIVEN), [RANK]),
-        (notable_pod(GIVEN, nodeName=""), []),
-        (notable_pod(GIVEN, schedulerName="default-scheduler"), []),
-        (notable_pod(GIVEN, nodeName="", runtimeClassName="kata"), [("a/p", "runtime-class", "", ("a", "pg"), ("g",))]),
-        (notable_pod({}, nodeName="", runtimeClassName="kata"), []),
-        ("[]", []),
+        (notable_pod(GIVEN), "keep", [RANK]),
+        (notable_pod(GIVEN), "share", []),
+        (notable_pod(GIVEN, nodeName=""), "keep", []),
+        (notable_pod(GIVEN, schedulerName="default-scheduler"), "keep", []),
+        (notable_pod(GIVEN, nodeName="", runtimeClassName="kata"), "keep", [("a/p", "runtime-class", "", ("a", "pg"), ("g",))]),
+        (notable_pod({}, nodeName="", runtimeClassName="kata"), "keep", []),
+        ("[]", "keep", []),
     ],
 )  # fmt: skip
 async def test_pods_that_keep_a_share_or_are_ranks_are_read(
-    server: ApiServer, client: KubeClient, document: str, expected: list[Any]
+    server: ApiServer, client: KubeClient, document: str, distributed: str, expected: list[Any]
 ) -> None:
-    managed = {
-        "metadata": {"name": "a", "labels": {"kai.scheduler/queue": "q", "kaishare.dev/gpu-fraction": "0.5"}}
+    labels = {
+        "kai.scheduler/queue": "q",
+        "kaishare.dev/gpu-fraction": "0.5",
+        "kaishare.dev/distributed": distributed,
     }
     server.refusals = {
-        r"/v1/namespaces(\?|$)": lists(managed),
+        r"/v1/namespaces(\?|$)": lists({"metadata": {"name": "a", "labels": labels}}),
         "/v1/pods.*queue": lists(json.loads(document)),
         "": lists(),
     }
     cluster = await read_cluster(FactReader(client), DoctorOptions())
     assert [*items(cluster.notable)] == expected
+
+
+async def test_what_the_chart_publishes_counts_for_admission_policies(
+    server: ApiServer, client: KubeClient
+) -> None:
+    settings = settings_object(DecisionSettings(default_mode=Mode.OBSERVE))
+    policies = lists(*objects_of(MUTATING, DecisionSettings()))
+    server.refusals = {
+        "kaishare-settings": says(json.dumps(settings)),
+        "mutatingadmissionpolicies": policies,
+        "": lists(),
+    }
+    cluster = await read_cluster(FactReader(client), DoctorOptions())
+    assert (cluster.is_by_policies, cluster.running.rules.default_mode) == (True, Mode.OBSERVE)
 
 
 IN_KAI = {"service": {"name": "admission", "namespace": "kai", "path": "/mutate--v1-pod"}}
