@@ -99,22 +99,26 @@ def webhook_exists(cluster: ClusterFacts) -> Iterator[CheckResult]:
 def mutating_as_shipped(cluster: ClusterFacts) -> Iterator[CheckResult]:
     if cluster.mutating.value is not None and not cluster.is_absent:
         shipped = mutating_configuration()
-        yield from _registered(cluster.our_mutating, shipped, "kaishare is called for no pod")
+        yield from _registered(
+            cluster.our_mutating, cluster.options.name, shipped, "kaishare is called for no pod"
+        )
 
 
 def validating_as_shipped(cluster: ClusterFacts) -> Iterator[CheckResult]:
     if cluster.validating.value is not None and not cluster.is_absent:
         shipped = validating_configuration()
-        yield from _registered(cluster.our_validating, shipped, "pods and labels are not validated")
+        yield from _registered(
+            cluster.our_validating, cluster.options.name, shipped, "pods and labels are not validated"
+        )
 
 
 def _registered(
-    own: WebhookConfiguration | None, document: dict[str, Any], effect: str
+    own: WebhookConfiguration | None, name: str, document: dict[str, Any], effect: str
 ) -> Iterator[CheckResult]:
     shipped = msgspec.convert(document, WebhookConfiguration)
     if own is None:
         yield problem(
-            f'{document["kind"]} "{shipped.name}" does not exist: {effect}',
+            f'{document["kind"]} "{one_line(name)}" does not exist: {effect}',
             "install the chart; if the object has another name, set --webhook-configuration",
         )
         return
@@ -122,10 +126,9 @@ def _registered(
     by_name = {hook.name: hook for hook in own.hooks}
     for hook in shipped.hooks:
         if hook.name in by_name:
-            fields = set(_differing(by_name[hook.name], hook))
-            make = warning if fields <= _ADJUSTABLE else problem
-            what = f"{hook.name} differs from this release: {listed(fields)}"
-            findings += [make(what, _REMEDY)] if fields else []
+            if fields := set(_differing(by_name[hook.name], hook)):
+                make = warning if fields <= _ADJUSTABLE else problem
+                findings.append(make(f"{hook.name} differs from this release: {listed(fields)}", _REMEDY))
         elif hook.name != WARN_WORKLOADS:  # the chart's value names its kinds, or none
             findings.append(problem(f"{hook.name} is missing from {one_line(own.name)}", _REMEDY))
     yield from findings or [ok(f"{one_line(own.name)} is as expected")]
