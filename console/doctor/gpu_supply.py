@@ -33,30 +33,25 @@ def gpus_are_plain(cluster: ClusterFacts) -> Iterator[CheckResult]:
 
 
 def _of_nodes(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    gpu_nodes = [node for node in items(cluster.nodes) if node.has_gpus]
+    gpu_nodes = items(cluster.nodes)
     of_mig = [node.name for node in gpu_nodes if node.gpus and _is_of_mig(node.labels)]
     without = [
-        node.name
+        f"node {node.name} without {keys.GPU_RESOURCE}"
         for node in gpu_nodes
         if node.gpus == 0 and not any(key.startswith(keys.MIG_PREFIX) for key in node.labels)
     ]
-    by_dra = [each.metadata.name for each in items(cluster.device_classes) if each.replaces_gpus]
+    classes = (each for each in items(cluster.device_classes) if each.replaces_gpus)
+    by_dra = [f"DeviceClass {each.metadata.name}" for each in classes] + without
     if of_mig:
         yield warning(
             f"{counted(len(of_mig), 'node offers', 'nodes offer')} MIG devices as {keys.GPU_RESOURCE}"
             f" ({_STRATEGY}=single): {listed(of_mig)}; KAI gives no shares there, or shares of a device",
             f"use the strategy mixed, or {_INSTEAD}",
         )
-    if without:
-        yield warning(
-            f"{counted(len(without), 'node')} with GPUs and no {keys.GPU_RESOURCE}: {listed(without)}; KAI"
-            " places no share on a node whose GPUs DRA allocates",
-            f"install NVIDIA's device plugin there, or {_INSTEAD}",
-        )
     if by_dra:
         yield warning(
-            f"DRA allocates {keys.GPU_RESOURCE} (extendedResourceName of DeviceClass {listed(by_dra)}): a pod"
-            " whose GPU becomes a share finds no node there (KAI v0.17.0 node_info.go)",
+            f"GPUs that DRA allocates: {listed(by_dra)}; KAI places no share on a node that offers no"
+            f" {keys.GPU_RESOURCE} (KAI v0.17.0 node_info.go)",
             f"keep nodes with NVIDIA's device plugin for shares, or {_INSTEAD}",
         )
 
@@ -81,13 +76,34 @@ def _of_pods(cluster: ClusterFacts, sharing: set[str]) -> Iterator[CheckResult]:
             f"{listed(hosting)}: pods that a vCluster's syncer made keep their whole GPU",
             "install kaishare inside the vCluster, too, whose webhook sets the shares of its pods",
         )
-    by_reason = grouped((each.reason, each.name) for each in items(cluster.kept_whole))
+    by_reason = grouped((each.kept_whole, each.name) for each in items(cluster.notable) if each.kept_whole)
     for reason, names in sorted(by_reason.items()):
         yield warning(
             f"{counted(len(names), 'pod')} with a share that a new pod would not get ({one_line(reason)}):"
             f" {listed(names)}",
             "a new pod keeps its whole GPU: let the queue's quota grow before these pods are created again",
         )
+
+
+def ranks_are_apart(cluster: ClusterFacts) -> Iterator[CheckResult]:
+    """Yield a warning about ranks of one job, those of one PodGroup, on one GPU; else the number of ranks."""
+    ranks = [pod for pod in items(cluster.notable) if pod.evidence]
+    by_gpu = grouped(
+        ((pod.job, gpu), f"{pod.name} ({pod.evidence})")
+        for pod in ranks
+        for gpu in pod.gpu_groups
+        if pod.job[1]
+    )
+    together = {pod for pods in by_gpu.values() if len(pods) > 1 for pod in pods}
+    if together:
+        yield warning(
+            f"{counted(len(together), 'rank')} on a GPU with another rank of the job: {listed(together)}",
+            'give ranks whole GPUs: annotation kaishare.dev/whole-gpu: "true" in the template, and no share;'
+            " or allow it with kaishare.dev/distributed=share on the namespace",
+        )
+    elif ranks and cluster.notable.is_known:
+        whole = sum(not pod.gpu_groups for pod in ranks)
+        yield ok(f"no GPU has two ranks of a job; {counted(whole, 'rank')} with whole GPUs")
 
 
 async def devices_are_given_once(cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:

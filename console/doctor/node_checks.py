@@ -10,7 +10,8 @@ import asyncio
 import re
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence, Sized
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -33,50 +34,47 @@ from kube.answers import REQUEST_ERRORS, ApiError
 from kube.client import KubeClient
 from kube.kinds import DAEMON_SETS, Controller, Pod
 from service.command import UsageError
-from service.text import MOST_LINES, counted, joined, listed, one_line
+from service.text import counted, joined, listed, one_line
 from service.units import duration
 from service.version import version
-
-_DISCOVERY: Final = "install NVIDIA's GPU feature discovery, which sets the label, or set it by hand"
-_MEMORY: Final = "correct the label: the memory of one GPU in MiB, as NVIDIA's GPU feature discovery sets it"
 
 
 def nodes_are_labelled(cluster: ClusterFacts) -> Iterator[CheckResult]:
     if cluster.nodes.value is None:
         return
-    gpu_nodes = [node for node in cluster.nodes.value if node.has_gpus]
+    gpu_nodes = cluster.nodes.value
     if not gpu_nodes:
         yield unknown(
             f"no node has GPUs: none has capacity {keys.GPU_RESOURCE} or the label {PRESENT_LABEL}",
             "install NVIDIA's GPU operator, or its device plugin and GPU feature discovery",
         )
         return
-    unlabelled = [node.name for node in gpu_nodes if not node.is_labelled]
-    memory, without_memory, invalid = keys.NODE_GPU_MEMORY, list[str](), list[str]()
-    for node in gpu_nodes:
-        try:
-            Card.from_label(node.labels[memory])
-        except KeyError:
-            without_memory.append(node.name)
-        except ValueError as error:
-            invalid.append(f"{node.name} ({one_line(str(error))})")
-    if unlabelled:
-        what = f"{_nodes(unlabelled, 'lacks', 'lack')} the label {PRESENT_LABEL}=true: {listed(unlabelled)};"
-        yield warning(f"{what} the agent's DaemonSet selects nodes by it", _DISCOVERY)
-    if without_memory:
-        yield warning(
-            f"{_nodes(without_memory, 'lacks', 'lack')} the label {memory}: {listed(without_memory)}; KAI"
-            " assumes 100 MiB for each of their GPUs and schedules no gpu-memory pod there",
-            _DISCOVERY,
-        )
-    if invalid:
-        yield warning(
-            f"{_nodes(invalid, 'has', 'have')} an invalid label {memory}: {listed(invalid)}; neither KAI nor"
-            " kaishare can compute the bytes of a share from it",
-            _MEMORY,
-        )
-    if not unlabelled and not without_memory and not invalid:
+    lacking = [
+        f"{node.name} ({joined(faults)})" for node in gpu_nodes if (faults := list(_label_faults(node)))
+    ]
+    if not lacking:
         yield ok(f"{_nodes(gpu_nodes, 'has', 'have')} both labels")
+        return
+    yield warning(
+        f"{_nodes(lacking, 'lacks', 'lack')} a valid label: {listed(lacking)}; the agent's DaemonSet selects"
+        f" nodes by {PRESENT_LABEL}, and without {keys.NODE_GPU_MEMORY} KAI assumes 100 MiB for each GPU and"
+        " schedules no gpu-memory pod there",
+        "install NVIDIA's GPU feature discovery, which sets the labels, or set them by hand; the memory is"
+        " that of one GPU in MiB",
+    )
+
+
+def _label_faults(node: ClusterNode) -> Iterator[str]:
+    if not node.is_labelled:
+        yield f"no {PRESENT_LABEL}=true"
+    memory = node.labels.get(keys.NODE_GPU_MEMORY)
+    try:
+        if memory is None:
+            yield f"no {keys.NODE_GPU_MEMORY}"
+        else:
+            Card.from_label(memory)
+    except ValueError as error:
+        yield f"{keys.NODE_GPU_MEMORY}: {one_line(str(error))}"
 
 
 def _nodes(nodes: Sized, verb: str, plural: str) -> str:
@@ -88,7 +86,7 @@ def coverage(
     cluster: ClusterFacts, pods: Sequence[Pod] | None, daemon_sets: Sequence[Controller]
 ) -> Iterator[CheckResult]:
     """Yield findings about nodes with GPUs that have no agent; `pods` is None if they could not be listed."""
-    gpu_nodes = [node for node in items(cluster.nodes) if node.has_gpus]
+    gpu_nodes = items(cluster.nodes)
     with_agent = {pod.spec.node_name for pod in pods or ()}
     uncovered = [node for node in gpu_nodes if node.name not in with_agent]
     if pods is None:
@@ -104,32 +102,27 @@ def coverage(
         yield from _uncovered(uncovered, next(iter(daemon_sets), None))
     elif gpu_nodes:
         yield ok(f"each of {counted(len(gpu_nodes), 'node')} with GPUs has an agent")
-    elif not pods:
-        yield unknown(f"DaemonSet {daemon_sets[0].metadata.name} selects no node")
 
 
 def _uncovered(nodes: Sequence[ClusterNode], daemon_set: Controller | None) -> Iterator[CheckResult]:
     by_reason = grouped(
         ("; ".join(obstacles(daemon_set, node)) if daemon_set else "", node.name) for node in nodes
     )
-    unlabelled = [node.name for node in nodes if not node.is_labelled]
     problems = []
     for reasons, names in sorted(by_reason.items()):
         what = f"{_nodes(names, 'has', 'have')} no agent: {listed(names)}; the usage of their GPUs is unknown"
-        advice = "compare the taints of the nodes with agent.tolerations of the chart, and check"
-        advice += " --agent-namespace"
+        advice = f"compare labels ({PRESENT_LABEL}=true) and taints of the nodes with agent.nodeSelector and"
+        advice += " agent.tolerations of the chart, and check --agent-namespace"
         if daemon_set is not None:
             name, namespace = daemon_set.metadata.name, daemon_set.metadata.namespace
             wants = counted(daemon_set.status.desired_number_scheduled, "pod")
             detail = "also there: its pods are not created or not scheduled"
-            advice = f"kubectl -n {namespace} describe daemonset {name}; see also agent readiness"
             if reasons:
                 detail = f"and not there: {reasons}"
                 advice = "correct the named values of the chart, or the labels and taints of the nodes"
+            else:
+                advice = f"kubectl -n {namespace} describe daemonset {name}; see also agent readiness"
             what = f"{what}. DaemonSet {name} wants {wants}, {detail}"
-        elif unlabelled:
-            advice = f"set the label {PRESENT_LABEL}=true on {listed(unlabelled)}, or change"
-            advice += " agent.nodeSelector of the chart"
         problems.append(problem(what, advice))
     yield from limited(problems, "more reason")
 
@@ -154,8 +147,8 @@ def obstacles(daemon_set: Controller, node: ClusterNode) -> Iterator[str]:
 
 
 async def agents_work(cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:
-    agents = Agents(reader.client, options=cluster.options.agents)
     namespace = cluster.options.agents.namespace
+    agents = Agents(reader.client, options=cluster.options.agents)
     pods: list[Pod] | None = None
     daemon_sets: Sequence[Controller] = ()
     try:
@@ -188,12 +181,10 @@ async def agents_work(cluster: ClusterFacts, reader: FactReader) -> AsyncIterato
             yield result
     if pods:
         finding = await scraping_finding(reader.client, namespace, cluster.options.prometheus)
-        for result in named("scraping", [finding]):
-            yield result
+        yield replace(finding, check="scraping")
 
 
 _PROMETHEUS_SECONDS: Final = 10.0
-_JOB_COUNTS: Final = "alerts and recorded figures count that job alone"
 
 
 async def scraping_finding(client: KubeClient, namespace: str, url: str) -> CheckResult:
@@ -212,11 +203,10 @@ async def scraping_finding(client: KubeClient, namespace: str, url: str) -> Chec
     jobs = [one_line(labels.get("job", "")) for labels, _ in series]
     if any(re.fullmatch(job, name) for name in jobs):
         return ok(f"{prometheus.address} scrapes the agents")
-    what = f"{prometheus.address} has no series of the job kaishare-agent; {_JOB_COUNTS}"
+    what = f"{prometheus.address} has no series of the job kaishare-agent, by which alerts and records count"
     if jobs:
-        return warning(
-            f"{what}, and agents are in {listed(jobs)}", "rename the job, or set agentSelector of the mixin"
-        )
+        advice = "rename the job, or set agentSelector of the mixin"
+        return warning(f"{what}; agents are in {listed(jobs)}", advice)
     return warning(
         what, "set monitors.enabled and monitors.labels of the chart, or add the job to Prometheus"
     )
@@ -235,16 +225,13 @@ def pod_findings(
 ) -> Iterator[CheckResult]:
     failures = {reading.pod.metadata.uid: reading.failure for reading in readings}
     unready = [pod for pod in pods if not (pod.status.is_ready or pod.metadata.deletion_timestamp)]
-    for pod in unready[:MOST_LINES]:
-        detail = failures.get(pod.metadata.uid) or pod.status.trouble
+    problems = []
+    for pod in unready:
+        detail = one_line(failures.get(pod.metadata.uid) or pod.status.trouble)
         restarts = f", {counted(pod.status.restarts, 'restart')}" if pod.status.restarts else ""
-        yield problem(
-            f"{place(pod, now)}: {one_line(detail)}{restarts}",
-            f"kubectl -n {pod.metadata.namespace} describe pod {pod.name}, and its log",
-        )
-    if len(unready) > MOST_LINES:
-        names = [pod.spec.node_name or pod.name for pod in unready[MOST_LINES:]]
-        yield problem(f"and {counted(len(names), 'more agent')} not ready: {listed(names)}")
+        advice = f"kubectl -n {pod.metadata.namespace} describe pod {pod.name}, and its log"
+        problems.append(problem(f"{place(pod, now)}: {detail}{restarts}", advice))
+    yield from limited(problems, "more agent not ready", "more agents not ready")
     terminating = [place(pod, now) for pod in pods if pod.metadata.deletion_timestamp]
     if terminating:
         yield unknown(
@@ -275,60 +262,48 @@ def response_findings(readings: Sequence[AgentReading], now: datetime | None) ->
 
 
 def attribution_findings(readings: Sequence[AgentReading]) -> Iterator[CheckResult]:
+    """Yield what the agents say of attribution: a line for each reason, with the first node's detail."""
     received_of = [(each.pod, each.received) for each in readings if each.received is not None]
-    suspended: defaultdict[str, dict[str, str]] = defaultdict(dict)
-    minor: defaultdict[str, dict[str, str]] = defaultdict(dict)
-    acts: dict[str, str] = {}
-    stale, waiting, failed, unknown_memory = [], [], [], []
+    found: defaultdict[tuple[int, str], dict[str, str]] = defaultdict(dict)
+    advice: dict[str, str] = {}
+
+    def add(rank: int, what: str, act: str, node: str, detail: str = "") -> None:
+        found[rank, what].setdefault(node, detail)
+        advice.setdefault(what, act)
+
     for pod, received in received_of:
         node, answer = pod.spec.node_name, received.answer
         for entry in answer.problems:
-            kind = minor if entry.reason in _MINOR else suspended
-            reason, detail = (one_line(text, _LONGEST_DETAIL) for text in (entry.reason, entry.detail))
-            kind[reason].setdefault(node, detail)
-            act, section = (
-                one_line(text or "", _LONGEST_DETAIL) for text in (entry.first_act, entry.runbook)
+            reason, detail, act, section = (
+                one_line(text or "", _LONGEST_DETAIL)
+                for text in (entry.reason, entry.detail, entry.first_act, entry.runbook)
             )
-            acts.setdefault(reason, f"{act} See {link(f'docs/runbooks.md#{section}')}." if act else "")
-        unknown_memory += [
-            f"GPU {gpu.index} of {one_line(node)}: {one_line(gpu.memory_unknown, _LONGEST_DETAIL)}"
-            for gpu in answer.gpus
-            if gpu.memory_unknown
-        ]
-        if answer.attribution_ok is None:
-            waiting += [node] * pod.status.is_ready
-        elif not answer.attribution_ok and not answer.problems:
-            failed.append(node)
+            act = f"{act} See {link(f'docs/runbooks.md#{section}')}." if act else ""
+            add(2 if entry.reason in _MINOR else 1, reason, act, node, detail)
+        for gpu in answer.gpus:
+            if gpu.memory_unknown:
+                detail = f"GPU {gpu.index}, {one_line(gpu.memory_unknown, _LONGEST_DETAIL)}"
+                add(3, "memory of GPUs unknown", _UNKNOWN_MEMORY, node, detail)
+        if answer.attribution_ok is None and pod.status.is_ready:
+            add(4, "no sample yet", "run doctor again", node)
+        elif answer.attribution_ok is False and not answer.problems:
+            add(0, "not possible", "see the agent's log", node)
         if received.age is not None and received.age > _STALE_SECONDS:
-            stale.append(f"{node} ({duration(received.age)})")
-    lines = []
-    if failed:
-        lines.append(problem(f"not possible on {listed(failed)}", "see the agent's log"))
-    if stale:
-        lines.append(problem(f"the figures are old: {listed(stale)}", "see the agent's log"))
-    lines += [*_by_reason(suspended, acts, problem), *_by_reason(minor, acts, warning)]
-    if unknown_memory:
-        what = f"the memory of GPUs is unknown: {listed(unknown_memory)}"
-        lines.append(warning(what, _UNKNOWN_MEMORY))
-    if waiting:
-        lines.append(unknown(f"no sample yet on {listed(waiting)}", "run doctor again"))
+            add(0, "old figures", "see the agent's log", node, f"taken {duration(received.age)} ago")
+    lines = [
+        _BY_RANK[rank](f"{what} on {listed(by_node)}{f': {detail}' if detail else ''}", advice[what])
+        for (rank, what), by_node in sorted(found.items())
+        for detail in [by_node[min(by_node)]]
+    ]
     yield from limited(lines, "more kind of problem", "more kinds of problems")
     if received_of and not lines:
         count = counted(len(received_of), "agent attributes", "agents attribute")
         yield ok(f"{count} all memory to pods")
 
 
+_BY_RANK: Final = (problem, problem, warning, warning, unknown)
 _MINOR: Final = SUSPENDS_NOTHING - {Cause.GPU_MISSING} | {OwnCause.NODE_LABEL}
 """Problems after which the agent goes on as before."""
-
-
-def _by_reason(
-    details: Mapping[str, Mapping[str, str]], acts: Mapping[str, str], make: Callable[[str, str], CheckResult]
-) -> Iterator[CheckResult]:
-    for reason, by_node in sorted(details.items()):
-        first = by_node[min(by_node)]
-        more = f": {first}" if first else ""
-        yield make(f"{reason} on {listed(by_node)}{more}", acts[reason])
 
 
 def place(pod: Pod, now: datetime | None) -> str:

@@ -1,67 +1,32 @@
 """Checks of policies: the webhook's settings, the namespaces' labels, LimitRanges, vClusters' hosts. Pure."""
 
 from collections.abc import Collection, Iterator
-from typing import Any, Final
+from typing import Final
 
 from console.cluster.facts import items
-from console.cluster.webhook import DeploymentOptions
 from console.doctor.check_results import CheckResult, grouped, limited, ok, problem, unknown, warning
 from console.doctor.cluster_state import ClusterFacts
 from kai import keys
 from kai.kaishare_keys import INJECT, MODE, VCLUSTER, VCLUSTER_HOST
 from kube.metadata import NAME_LABEL
-from service.text import MOST_LINES, counted, joined, listed, one_line
+from service.text import MOST_LINES, counted, listed, one_line
 from webhook.policy.labels import Mode, idle_labels, label_problems
 from webhook.policy.sizes import selector_overlaps
 from webhook.registration.configuration_objects import Webhook
 from webhook.registration.configurations import MUTATE, VALIDATE_PODS
-from webhook.settings.decision_options import OPTIONS
-from webhook.settings.published_settings import NAME, PublishedSettings
 
 
 def settings_are_published(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    if cluster.is_absent:
+    if cluster.is_absent and not cluster.is_by_policies:
         return
-    running = cluster.running
-    published, deployed = running.published, running.deployed
-    unpublished = one_line(running.unpublished)
-    if published is None and deployed is None:
-        what = f"the webhook's settings are not known: {unpublished}"
-        yield unknown(what, "give --default-mode, if the webhook has this option")
-    elif published is None:
-        yield warning(
-            f"not published: {unpublished}; doctor reads the webhook's Deployment instead",
-            "upgrade the chart; the log of the webhook says why it cannot write the ConfigMap",
-        )
-    elif differences := list(_differences(published, deployed)) if deployed else []:
-        yield warning(
-            f"ConfigMap {NAME} and the Deployment of the webhook differ: {joined(differences)}",
-            "wait for the end of the rollout; if they still differ, the ConfigMap was edited, or the webhook"
-            " may not write it: see its log",
+    if cluster.running.published is None:
+        yield unknown(
+            f"the webhook's settings are not known: {one_line(cluster.running.unpublished)}",
+            "give --default-mode, if the webhook has this option; its log says why it cannot write the"
+            " ConfigMap",
         )
     else:
-        compared = ", as the options of the webhook's Deployment" if deployed else ""
-        yield ok(f"published by the webhook{compared}")
-
-
-def _differences(published: PublishedSettings, deployed: DeploymentOptions) -> Iterator[str]:
-    values = {"--policies": (published.policies, deployed.policies)} if deployed.policies else {}
-    values |= {
-        option: (getattr(published.rules, name), getattr(deployed.rules, name))
-        for option, name in OPTIONS.items()
-        if name in deployed.known & published.known
-    }
-    for option, (stored, running) in values.items():
-        if stored != running:
-            yield f"{option} is {_text(stored)} in the ConfigMap and {_text(running)} in the Deployment"
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "unset"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return one_line(",".join(sorted(value)) if isinstance(value, frozenset) else str(value)) or "empty"
+        yield ok(f"published by the {'chart' if cluster.is_by_policies else 'webhook'}")
 
 
 _OWN_KEYS: Final = frozenset({keys.QUEUE_LABEL, MODE, NAME_LABEL})  # keys of the chart's namespaceSelector
@@ -80,10 +45,9 @@ def namespaces_are_managed(cluster: ClusterFacts) -> Iterator[CheckResult]:
             f"kubectl label namespace {cluster.options.namespace or 'NAME'} {keys.QUEUE_LABEL}=QUEUE",
         )
         return
-    excluded = policies.keys() & cluster.excluded
+    excluded, managed = policies.keys() & cluster.excluded, cluster.managed
     by_default = {name for name, policy in policies.items() if policy.has_default_mode} - excluded
     off = {name for name, policy in policies.items() if policy.mode is Mode.OFF} - excluded - by_default
-    managed = cluster.managed
     if managed:
         yield ok(f"{len(managed)}: {listed(managed)}")
     if excluded:
@@ -102,21 +66,16 @@ def namespaces_are_managed(cluster: ClusterFacts) -> Iterator[CheckResult]:
         make = warning if mode is Mode.OFF else ok
         yield make(f"{listed(by_default)}: mode {mode}, by --default-mode of the webhook")
     if hook is not None:
-        yield from _hidden(hook, cluster, managed)
-    elif cluster.admission.mutate is not None:
-        yield from _hidden(cluster.admission.mutate, cluster, cluster.acting)
+        yield from _hidden(hook, cluster, cluster.acting if cluster.is_by_policies else managed)
 
 
 def enforce_is_enforced(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    enforced, policies = cluster.enforced, cluster.admission
+    enforced, hook = cluster.enforced, cluster.hook(VALIDATE_PODS)
     if cluster.validating.value is None or not enforced:
         return
-    hook = cluster.hook(VALIDATE_PODS)
-    if hook is None and (policies.deciding is not None or not policies.is_known):
-        hook = policies.validate_pods
-        if hook is None:
-            return  # other findings say that the policy is missing, or was not read
     if hook is None:
+        if cluster.admission.deciding is not None or not cluster.admission.is_known:
+            return  # other findings say that the policy is missing, or was not read
         what = f"{listed(enforced)}: {MODE}=enforce, but no validating webhook exists"
         yield problem(what, "upgrade the chart to this version")
         return
@@ -127,25 +86,21 @@ def enforce_is_enforced(cluster: ClusterFacts) -> Iterator[CheckResult]:
 
 
 def namespaces_would_be_managed(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield findings about the namespaces that an installation would manage at once (`--pre`)."""
+    """Yield a finding about the namespaces that an installation would take over at once (`--pre`)."""
     if cluster.namespaces.value is None:
         return
-    own = {
-        each.name for each in items(cluster.namespaces) if each.metadata.labels.keys() - {keys.QUEUE_LABEL}
-    }
-    managed = [name for name in cluster.policies if name not in cluster.excluded]
-    taken = [name for name in managed if name not in own]
-    if not managed:
-        yield ok(f"no namespace has the label {keys.QUEUE_LABEL}, so no pod changes at first")
-        return
-    ours = set(managed) & own
-    if ours:
-        yield ok(f"{counted(len(ours), 'namespace')} with labels of kaishare: {listed(ours)}")
-    count, mode = counted(len(taken), "namespace"), cluster.running.rules.default_mode
-    title = f"{count} with {keys.QUEUE_LABEL} and no label of kaishare: {listed(taken)}"
-    if taken and mode is not Mode.DEFAULT:
+    label, mode = keys.QUEUE_LABEL, cluster.running.rules.default_mode
+    taken = [
+        each.name
+        for each in cluster.namespaces.value
+        if each.policy and each.name not in cluster.excluded and not each.metadata.labels.keys() - {label}
+    ]
+    title = f"{counted(len(taken), 'namespace')} with {label} and no label of kaishare: {listed(taken)}"
+    if not taken:
+        yield ok(f"no namespace has the label {label} without a label of kaishare")
+    elif mode is not Mode.DEFAULT:
         yield ok(f"{title}; their mode would be {mode}")
-    elif taken:
+    else:
         yield warning(
             f"{title}; the webhook would change their new pods",
             "install with webhook.defaultMode=observe; then set kaishare.dev/mode=default on each in turn",
@@ -161,13 +116,11 @@ def _hidden(hook: Webhook, cluster: ClusterFacts, namespaces: Collection[str]) -
     )
     place = "admission policy" if "AdmissionPolicy" in hook.name else "webhook configuration"
     for (key, wanted), names in sorted(by_requirement.items()):
-        labels = {cluster.labels[name][key] for name in names if key in cluster.labels[name]}
-        has = f"have the label {key}={listed(labels)}" if labels else f"lack the label {key}"
-        do = f"remove the label {key} from" if labels else f"set the label {key} on"
+        is_set = any(key in cluster.labels[name] for name in names)
+        do = f"remove the label {key} from" if is_set else f"set the label {key} on"
         advice = f"{do} the namespaces, or remove the requirement from the {place}{_PLATFORM}"
         yield problem(
-            f"{listed(names)}: hidden from {hook.name}, whose namespaceSelector requires {one_line(wanted)};"
-            f" they {one_line(has)}",
+            f"{listed(names)}: hidden from {hook.name}, whose namespaceSelector requires {one_line(wanted)}",
             "upgrade the chart to this version" if key in _OWN_KEYS else advice,
         )
     foreign = [str(line) for line in hook.object_selector.unmet({}) if line.key != INJECT]

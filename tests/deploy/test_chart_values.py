@@ -129,7 +129,7 @@ MATRIX: list[tuple[Values, dict[str, Any]]] = [
         ({"webhook": {"defaultMode": mode.value}}, {"webhook args.--default-mode": mode.value, "doctor args.--default-mode": mode.value})
         for mode in DEFAULT_MODES
     ),
-    # The doctor of `helm test` may not read the Deployment, so it is told.
+    # The doctor of `helm test` may not read the published settings, so it is told.
     ({}, {"webhook args.--default-mode": None, "doctor args.--default-mode": "default"}),
     # The agent and the driver.
     ({}, {"agent env": GPU_ENV, "agent spec.runtimeClassName": "nvidia", "agent spec.volumes": [CGROUP, STATE], "agent mounts": {"/host/cgroup": True, STATE_PATH: None}, "agent args.--cgroup-root": "/host/cgroup", "agent args.--state": STATE_PATH, "agent args.--gpus": None, "agent args.--host-name": None}),
