@@ -392,10 +392,16 @@ class SchedulingCondition(Struct, frozen=True, rename="camel"):
     reasons: list[UnschedulableReason] | None = None
 
 
+class SubGroup(Struct, frozen=True):
+    name: str
+    parent: str | None = None
+
+
 class _PodGroupSpec(Struct, frozen=True, rename="camel"):
     queue: str = ""
     min_member: int | None = None
     priority_class_name: str = ""
+    sub_groups: list[SubGroup] | None = None
 
 
 class _Resources(Struct, frozen=True):
@@ -415,6 +421,11 @@ class PodGroup(PartialObject, frozen=True, dict=True):
     status: _PodGroupStatus | None = None
 
     @property
+    def queue_label(self) -> str:
+        """The queue label, by which KAI before v0.13.0 adds up `Queue.status`; empty without one."""
+        return self.metadata.labels.get(keys.QUEUE_LABEL, "")
+
+    @property
     def condition(self) -> SchedulingCondition | None:
         """The newest scheduling condition; None if KAI has said nothing."""
         conditions = (self.status.scheduling_conditions if self.status else None) or ()
@@ -428,6 +439,11 @@ class PodGroup(PartialObject, frozen=True, dict=True):
     def has_allocation(self) -> bool:
         """Whether KAI's podgroup-controller has entered what the group holds."""
         return bool(self._resources.allocated)
+
+    @property
+    def allocated_gpus(self) -> float | None:
+        """The GPUs that KAI counts for the pods of the group; None if the figure cannot be read."""
+        return gpu_amount(self._resources.allocated)
 
     @property
     def has_pods(self) -> bool:

@@ -18,6 +18,7 @@ from console.caller import (
 from console.cluster.agents import add_agent_options, parse_agent_options
 from console.cluster.facts import Fact, FactReader, Why, not_visible_line
 from console.doctor import (
+    accounting,
     dry_run,
     gpu_supply,
     guard,
@@ -118,6 +119,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check("pods without KAI's webhook", kai_checks.kai_saw_the_pods),
     Check("RuntimeClass", kai_checks.runtime_classes_exist, _WHOLE | _PRE),
     Check("autoscaling", kai_checks.nodes_are_added),
+    Check("accounting", accounting.requests_add_up),
     Check("distributed jobs", gpu_supply.ranks_are_apart, _WHOLE, ("notable",)),
     Check("pending pods", queues.pods_get_nodes, _POLICY, ("waiting",)),
     Check("node labels", node_checks.nodes_are_labelled, _WHOLE | _PRE, ("nodes",)),
