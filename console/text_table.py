@@ -37,8 +37,11 @@ def column_widths(rows: Sequence[Sequence[str]], columns: int, shrinkable: Seque
 
 def shown_widths(rows: Sequence[Sequence[str]], columns: int, shrinkable: Sequence[int]) -> list[int]:
     """Return the widths of a table on standard output: no cell is cut but to fit a terminal's columns."""
-    fitted = column_widths(rows, columns, shrinkable) if sys.stdout.isatty() else None
-    return fitted or natural_widths(rows)
+    natural = natural_widths(rows)
+    if not sys.stdout.isatty():
+        return natural
+    narrowest = [min(own, least or own) for own, least in zip(natural, shrinkable, strict=True)]
+    return column_widths(rows, columns, shrinkable) or narrowest
 
 
 def table_lines(rows: Sequence[Sequence[str]], widths: Sequence[int]) -> Iterator[str]:

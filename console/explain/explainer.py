@@ -5,18 +5,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
-from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct, structs
 
-from console.explain.manifest_sources import Location, SourceDocument
+from console.explain.manifest_sources import Location, SourceObject
 from console.explain.pod_documents import PodRequests, before_share
 from kai import keys
 from kai.kaishare_keys import REASON, SIZE
 from kai.pod import MalformedPod
 from kube.kinds import LimitRange
-from service.documents import DocumentError, Place, list_items
+from service.documents import DocumentError
 from service.text import one_line
 from webhook.policy.decide import Decision
 from webhook.policy.decide_share import GpuKey, has_policy_share
@@ -27,12 +26,10 @@ from webhook.policy.pod_parts import annotations_of, as_map, texts
 from webhook.policy.preview import Preview, decoded, preview
 from webhook.policy.reasons import Action, Finding, Reason
 from webhook.policy.templates import (
-    KUSTOMIZE_FILES,
     FoundPod,
     TemplateError,
     find_pods,
     gpu_requests,
-    is_cluster_scoped,
     is_kustomization,
     kind_problem,
     makes_no_pods,
@@ -85,7 +82,7 @@ class ExplainedPod(Preview):
     """One pod of a manifest, with the decision and verdict about it."""
 
     pod: FoundPod
-    place: Place  # in the document, for reports: the object's; the template's, if the object has several
+    has_siblings: bool = False  # whether the object has other templates
     location: Location | None = None  # None for an object of a cluster
     namespace: str
     policy: NamespacePolicy | None
@@ -143,7 +140,6 @@ class UnexplainedObject:
     namespace: str
     code: str  # `no-pods`, `pods-not-predictable`, `kustomize-file`; `unreadable` for one of a cluster
     message: str
-    place: Place = ()
     location: Location | None = None  # None for an object of a cluster
     gpu_requests: Sequence[str] = ()  # paths outside of pod templates that name a GPU resource
 
@@ -156,21 +152,17 @@ class UnexplainedObject:
 Item = ExplainedPod | UnexplainedObject
 
 
-def explain(documents: Iterable[SourceDocument], explainer: "Explainer") -> Iterator[Item]:
-    """Decide about every pod of the documents as the server would.
+def explain(objects: Iterable[SourceObject], explainer: "Explainer") -> Iterator[Item]:
+    """Decide about every pod of manifests as the server would.
 
-    Raises DocumentError for a document that is no Kubernetes object, or has no readable pod template.
+    Raises DocumentError for a value that is no Kubernetes object, or has no readable pod template.
     """
-    for document in documents:
-        name = Path(document.file).name
+    for value, location in objects:
         try:
-            objects = list_items(document.value)
-            items = [item for value, place in objects for item in explainer.explain(value, place, name)]
+            items = list(explainer.explain(value))
         except TemplateError as error:
-            (location,) = document.locations([error.place])
             raise DocumentError(f"{location.file}, line {location.line}: {error}") from None
-        for item, location in zip(items, document.locations([each.place for each in items]), strict=True):
-            yield replace(item, location=location)
+        yield from (replace(item, location=location) for item in items)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,54 +177,44 @@ class Explainer:
     """Why the policy of a namespace could not be read, by namespace; its pods get no decision."""
     is_live: bool = False  # whether pods exist: a share that the policy does not give now is taken away first
 
-    def explain(self, document: Any, place: Place = (), file_name: str = "") -> Iterator[Item]:
+    def explain(self, document: Any) -> Iterator[Item]:
         """Yield the pods of one object, and the object itself if it may make others.
 
-        `place` is the object's in a document that contains it, and `file_name` the last part of the path of
-        its file, if it is in one. Raises TemplateError for what is no Kubernetes object, or has no readable
-        pod template.
+        Raises TemplateError for what is no Kubernetes object, or has no readable pod template.
         """
-        if isinstance(document, dict) and "kind" not in document and file_name in KUSTOMIZE_FILES:
-            document = {"kind": "Kustomization", "metadata": {"name": file_name}}
         if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
-            raise TemplateError("not a Kubernetes object: it has no kind", place)
+            raise TemplateError("not a Kubernetes object: it has no kind")
         kind, api_version = document["kind"], str(document.get("apiVersion") or "")
         problem = kind_problem(api_version, kind)
         if problem is not None:
-            raise TemplateError(problem, (*place, "kind"))
+            raise TemplateError(problem)
         metadata = as_map(document.get("metadata"))
-        unexplained = partial(
-            UnexplainedObject,
-            kind=kind,
-            name=str(metadata.get("name") or metadata.get("generateName") or ""),
-            namespace=str(metadata.get("namespace") or self.namespace),
-            place=place,
-        )
+        name = str(metadata.get("name") or metadata.get("generateName") or "")
+        namespace = str(metadata.get("namespace") or "")
         if makes_no_pods(api_version, kind):
-            other = unexplained(code="no-pods", message="makes no pods")
-            yield replace(other, namespace="") if is_cluster_scoped(kind) else other
+            yield UnexplainedObject(kind, name, namespace, "no-pods", "makes no pods")
             return
-        pods = find_pods(document, place)
+        unexplained = partial(UnexplainedObject, kind, name, namespace or self.namespace)
+        pods = find_pods(document)
         for pod in pods:
-            at = place if len(pods) == 1 else pod.place
             if pod.has_unknown_names:
                 message = f"{pod.path} has a container without a name, which its controller may name"
-                yield unexplained(kind=pod.kind, name=pod.name, place=at, code=_UNKNOWN, message=message)
+                yield UnexplainedObject(pod.kind, pod.name, namespace or self.namespace, _UNKNOWN, message)
             else:
-                yield self._explain_pod(pod, at)
+                yield self._explain_pod(pod, has_siblings=len(pods) > 1)
         if is_kustomization(api_version, kind):
             message = "a file of kustomize, which is not applied: explain the output of kubectl kustomize DIR"
-            yield unexplained(code="kustomize-file", message=message)
+            yield unexplained("kustomize-file", message)
         elif workload_kind(api_version, kind) is None:
-            paths = list(islice(gpu_requests(document, {pod.place for pod in pods}, place), _MOST_PATHS))
+            paths = list(islice(gpu_requests(document, pods), _MOST_PATHS))
             message = "its controller may create pods, which cannot be predicted from the manifest"
             if paths:
                 message = "its controller creates pods that cannot be predicted; it requests GPUs at "
                 message += "; ".join(one_line(path, 120) for path in paths)
             if paths or not pods:
-                yield unexplained(code=_UNKNOWN, message=message, gpu_requests=paths)
+                yield unexplained(_UNKNOWN, message, gpu_requests=paths)
 
-    def _explain_pod(self, pod: FoundPod, place: Place) -> ExplainedPod:
+    def _explain_pod(self, pod: FoundPod, *, has_siblings: bool) -> ExplainedPod:
         namespace = pod.namespace or self.namespace
         policy, undecided = self.policies.get(namespace), None
         earlier = _earlier_change(pod, policy, self.rules)
@@ -243,8 +225,8 @@ class Explainer:
             undecided = Mutation(decision=Decision(action=Action.ERROR, finding=finding))
         defaults = self.defaults.get(namespace, ())
         told = preview(pod, policy, namespace, self.rules, defaults=defaults, undecided=undecided)
-        own: dict[str, Any] = {"place": place, "namespace": namespace, "policy": policy, "earlier": earlier}
-        return ExplainedPod(pod=pod, **own, **vars(told))
+        own: dict[str, Any] = {"namespace": namespace, "policy": policy, "earlier": earlier}
+        return ExplainedPod(pod=pod, has_siblings=has_siblings, **own, **vars(told))
 
 
 def _earlier_change(

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any, Final
 
-from service.documents import Place
 from webhook.policy.pod_parts import as_list, as_map, with_containers
 
 UID: Final = "00000000-0000-0000-0000-000000000000"
@@ -21,6 +20,8 @@ HASH: Final = "0"
 STATEFUL_SET_POD: Final = "statefulset.kubernetes.io/pod-name"
 _MOST_TASKS: Final = 2_000
 """Tasks that a `TF_CONFIG` lists at most. The real one would not fit into an object of the API server."""
+Place = tuple[str | int, ...]
+"""Keys and indexes that lead from an object to one of its parts."""
 _JOB: Final = ("batch/v1", "Job")
 _STATEFUL_SET: Final = ("apps/v1", "StatefulSet")
 _TRAINING: Final = "training.kubeflow.org"

@@ -13,13 +13,13 @@ from itertools import islice
 from typing import Any, Final
 
 from kai.gpu_resources import is_nothing, names_gpu
-from service.documents import Place
 from service.text import LONGEST_VALUE, one_line, quoted
 from webhook.policy.operators import (
     HASH,
     STATEFUL_SET_POD,
     UID,
     Additions,
+    Place,
     additions_of,
     group_of,
     job_labels,
@@ -100,11 +100,6 @@ _MAKES_NONE: Final = re.compile(r"Cluster[A-Z].*|.*Template|TrainingRuntime|Serv
 such as ClusterTrainingRuntime (Trainer v2), ServingRuntime (KServe), WorkflowTemplate (Argo)."""
 
 
-def is_cluster_scoped(kind: str) -> bool:
-    """Whether an object of a kind without pods is in no namespace."""
-    return kind.startswith("Cluster") or kind in ("Namespace", "Node", "PersistentVolume", "ComponentStatus")
-
-
 def makes_no_pods(api_version: str, kind: str) -> bool:
     """Whether an object of a kind makes no pods. A Workload of Kueue is a copy of a job's templates."""
     group = group_of(api_version)
@@ -128,10 +123,6 @@ def kind_problem(api_version: str, kind: str) -> str | None:
     return f"{problem}; the nearest kind is {near[0]}" if near else problem
 
 
-KUSTOMIZE_FILES: Final = ("kustomization.yaml", "kustomization.yml", "Kustomization")
-"""Files that kustomize reads (api/konfig), in which `kind` and `apiVersion` may be missing."""
-
-
 def is_kustomization(api_version: str, kind: str) -> bool:
     """Whether an object is a file of kustomize instead of an object of the API."""
     return kind in ("Kustomization", "Component") and group_of(api_version) in ("", "kustomize.config.k8s.io")
@@ -146,11 +137,6 @@ def workload_kind(api_version: str, kind: str) -> WorkloadKind | None:
 
 class TemplateError(ValueError):
     """A built-in workload has no readable pod template; the message is one line."""
-
-    def __init__(self, message: str, place: Place) -> None:
-        """Create the error; `place` is the part of the document to show to the user."""
-        super().__init__(message)
-        self.place = place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,8 +155,6 @@ class FoundPod:
     """Path of the template in that object; empty for a Pod."""
     template: dict[str, Any]
     """`metadata` and `spec`, as written."""
-    place: Place = ()
-    """Place of `template` in the document; of its `spec` for a bare pod spec."""
     is_built_in: bool = False
     """Whether the template is that of a built-in kind, so that the API server checks it."""
     additions: Additions | None = None
@@ -252,29 +236,25 @@ class FoundPod:
         return {**spec, "hostname": pod_name} | ({"volumes": [*claims, *others]} if claims else {})
 
 
-def find_pods(document: Any, place: Place = (), *, most: int | None = None) -> list[FoundPod]:
-    """Return the pods and pod templates of one object, in order, at most `most`; `place` is the object's.
+def find_pods(document: Any, *, most: int | None = None) -> list[FoundPod]:
+    """Return the pods and pod templates of one object, in order, at most `most`.
 
-    Raises:
-        TemplateError: the object is of a built-in kind, and its pod template cannot be read.
+    Raises TemplateError if the object is of a built-in kind, and its pod template cannot be read.
     """
     if workload := workload_kind(_text(document, "apiVersion"), _text(document, "kind")):
-        return [_built_in(document, workload, place, document)]
-    return list(islice(_walk(document, document, (), place, document), most))
+        return [_built_in(document, workload, document)]
+    return list(islice(_walk(document, document, (), 0, document), most))
 
 
-def gpu_requests(node: Any, templates: Collection[Place], place: Place, path: Place = ()) -> Iterator[str]:
-    """Yield the paths outside of the templates of pods at which an object names a GPU resource."""
-    if len(path) > _DEEPEST or place in templates:
+def gpu_requests(node: Any, pods: Collection[FoundPod], path: Place = ()) -> Iterator[str]:
+    """Yield the paths outside of the pods at which their object names a GPU resource."""
+    if len(path) > _DEEPEST or any(node is pod.template.get("spec") for pod in pods):
         return
-    children: Iterator[tuple[str | int, Any]] = enumerate(as_list(node))
-    if isinstance(node, dict):
-        children = ((str(key), child) for key, child in node.items())
-    for key, child in children:
+    for key, child in node.items() if isinstance(node, dict) else enumerate(as_list(node)):
         is_amount = isinstance(child, int | float | str) and not is_nothing(child)
         if is_amount and isinstance(key, str) and "/" in key and names_gpu(key):
             yield f"{'.'.join(map(str, path))}: {key}"
-        yield from gpu_requests(child, templates, (*place, key), (*path, key))
+        yield from gpu_requests(child, pods, (*path, key))
 
 
 def _text(document: dict[str, Any], key: str) -> str:
@@ -286,38 +266,29 @@ def _name(document: dict[str, Any]) -> str:
     return _text(metadata, "name") or _text(metadata, "generateName")
 
 
-def _checked_template(document: dict[str, Any], workload: WorkloadKind, place: Place) -> dict[str, Any]:
+def _checked_template(document: dict[str, Any], workload: WorkloadKind) -> dict[str, Any]:
     """Return a workload's pod template with at least one container; `TemplateError` if it has none."""
     title = f"{_text(document, 'kind')} {one_line(_name(document), _NAME_SHOWN) or '(no name)'}"
     path = (*workload.template, "spec", "containers")
     node: Any = document
     template = document
-
-    def wrong(problem: str, *at: str | int) -> TemplateError:
-        return TemplateError(f"{title}: {problem}", (*place, *at))
-
     for index, key in enumerate(path):
-        above = path[:index]
-        template = node if above == workload.template else template
+        template = node if index == len(workload.template) else template
         if not isinstance(node, dict):
-            raise wrong(f"{'.'.join(above) or 'the object'} must be a map", *above)
+            raise TemplateError(f"{title}: {'.'.join(path[:index]) or 'the object'} must be a map")
         if node.get(key) is None:
-            missing = f"{'.'.join((*above, key))} is missing"
-            near = difflib.get_close_matches(
-                key, [str(other)[:_LONGEST_KEY] for other in islice(node, _MOST_COMPARED)], n=1
-            )
-            if near and near[0] in node and near[0] != key:
-                raise wrong(f"{missing}; {quoted(near[0])} is probably a misspelling of it", *above, near[0])
-            raise wrong(missing, *above)
+            others = [str(other)[:_LONGEST_KEY] for other in islice(node, _MOST_COMPARED) if other != key]
+            near = difflib.get_close_matches(key, others, n=1)
+            hint = f"; {quoted(near[0])} is probably a misspelling of it" if near else ""
+            raise TemplateError(f"{title}: {'.'.join(path[: index + 1])} is missing{hint}")
         node = node[key]
     if not isinstance(node, list) or not node:
-        raise wrong(f"{'.'.join(path)} must be a list with at least one container", *path)
+        raise TemplateError(f"{title}: {'.'.join(path)} must be a list with at least one container")
     for index, container in enumerate(node):
         if not isinstance(container, dict):
-            raise wrong(f"{'.'.join(path)}[{index}] must be a map", *path, index)
+            raise TemplateError(f"{title}: {'.'.join(path)}[{index}] must be a map")
     if not _is_map_or_absent(template.get("metadata")):
-        metadata = (*workload.template, "metadata")
-        raise wrong(f"{'.'.join(metadata)} must be a map", *metadata)
+        raise TemplateError(f"{title}: {'.'.join((*workload.template, 'metadata'))} must be a map")
     return template
 
 
@@ -325,18 +296,15 @@ def _is_map_or_absent(value: Any) -> bool:
     return value is None or isinstance(value, dict)
 
 
-def _built_in(
-    holder: dict[str, Any], workload: WorkloadKind, place: Place, outermost: dict[str, Any]
-) -> FoundPod:
+def _built_in(holder: dict[str, Any], workload: WorkloadKind, outermost: dict[str, Any]) -> FoundPod:
     """Return the pod of an object of a built-in kind; raise as `_checked_template`."""
-    template = _checked_template(holder, workload, place)
+    template = _checked_template(holder, workload)
     spec = as_map(holder.get("spec"))
     return _pod(
         holder,
         outermost,
         template={key: template[key] for key in ("metadata", "spec") if key in template},
         path=".".join(workload.template),
-        place=(*place, *workload.template),
         is_built_in=True,
         additions=Additions(labels=workload.labels(_name(holder), spec)),
         claim_templates=[_name(claim) for claim in as_maps(spec.get("volumeClaimTemplates"))],
@@ -357,54 +325,52 @@ def _pod(holder: dict[str, Any], outermost: dict[str, Any], **fields: Any) -> Fo
 
 
 def _walk(
-    node: Any, holder: dict[str, Any], path: Place, place: Place, outermost: dict[str, Any]
+    node: Any, holder: dict[str, Any], path: Place, depth: int, outermost: dict[str, Any]
 ) -> Iterator[FoundPod]:
     """Yield the pods below a node of the outermost object.
 
-    Its `holder` is the innermost object with a kind that contains it. `path` is its place in the holder, with
-    an empty first item in an embedded object, and `place` its place in the document.
+    Its `holder` is the innermost object with a kind that contains it, and `path` its place in the holder.
     """
-    if len(place) > _DEEPEST:
+    if depth > _DEEPEST:
         return
     if isinstance(node, list):
         for index, item in enumerate(node):
-            yield from _walk(item, holder, (*path, index), (*place, index), outermost)
+            yield from _walk(item, holder, (*path, index), depth + 1, outermost)
         return
     if not isinstance(node, dict):
         return
     if path and isinstance(node.get("kind"), str) and isinstance(node.get("apiVersion"), str):
-        holder, path = node, ("",)  # an embedded object, as in AppWrapper and ManifestWork
+        holder, path = node, ()  # an embedded object, as in AppWrapper and ManifestWork
         if makes_no_pods(node["apiVersion"], node["kind"]):
             return
         if workload := workload_kind(_text(node, "apiVersion"), _text(node, "kind")):
             with suppress(TemplateError):  # a reference to an object, or a part of one
-                yield _built_in(node, workload, place, outermost)
+                yield _built_in(node, workload, outermost)
                 return
-    template, is_bare = _template(node, is_root=path in ((), ("",)))
+    template = _template(node, is_root=node is holder)
     if template is not None:
         is_pod = node is holder and node.get("kind") == "Pod"
         yield _pod(
             holder,
             outermost,
             template=template,
-            path="" if is_pod else ".".join(filter(None, map(str, path))) or "spec",
-            place=place if template["spec"] is node or not is_bare else (*place, "spec"),
-            additions=None if is_pod else additions_of(holder, tuple(part for part in path if part != "")),
+            path="" if is_pod else ".".join(map(str, path)) or "spec",
+            additions=None if is_pod else additions_of(holder, path),
             scheduler="" if is_pod else scheduler_of(holder, path, as_map(template.get("spec"))),
         )
         return
     for key, child in node.items():
-        yield from _walk(child, holder, (*path, str(key)), (*place, key), outermost)
+        yield from _walk(child, holder, (*path, str(key)), depth + 1, outermost)
 
 
-def _template(node: dict[str, Any], *, is_root: bool) -> tuple[dict[str, Any] | None, bool]:
-    """Return metadata and spec of a pod, a pod template or a bare pod spec, and whether it is a bare one."""
+def _template(node: dict[str, Any], *, is_root: bool) -> dict[str, Any] | None:
+    """Return metadata and spec of a pod, a pod template or a bare pod spec."""
     spec = node.get("spec")
     if not _is_pod_spec(spec):
-        return ({"spec": node}, True) if _is_pod_spec(node) else (None, False)
+        return {"spec": node} if _is_pod_spec(node) else None
     if _is_map_or_absent(node.get("metadata")) and (not is_root or node.get("kind") == "Pod"):
-        return {key: node[key] for key in ("metadata", "spec") if key in node}, False
-    return {"spec": spec}, True  # the root's metadata belongs to the workload
+        return {key: node[key] for key in ("metadata", "spec") if key in node}
+    return {"spec": spec}  # the root's metadata belongs to the workload
 
 
 def _is_pod_spec(node: Any) -> bool:

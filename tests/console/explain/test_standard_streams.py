@@ -31,7 +31,7 @@ EXPLAIN = (
         nightly(("2>&-", 1)),
         nightly((">/dev/full 2>&1", 2)),
         (">&- 2>&- <&-", 2),
-        *sampled([(f"{streams} 2>ERRORS -o {output}", 2) for output in ("text", "json", "patch") for streams in (">&-", ">/dev/full")], 3),
+        *sampled([(f"{streams} 2>ERRORS -o {output}", 2) for output in ("text", "json") for streams in (">&-", ">/dev/full")], 3),
     ],
 )  # fmt: skip
 def test_explain_of_denied_pods_with(streams: str, status: int, tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_explain_of_denied_pods_with(streams: str, status: int, tmp_path: Path) 
     assert not output or re.fullmatch(r"kaishare: standard output: .+\n", errors.read_text())
 
 
-@pytest.mark.parametrize("output", sampled(["text", "json", "patch"], 3))
+@pytest.mark.parametrize("output", sampled(["text", "json"], 2))
 @pytest.mark.parametrize(("pod", "status"), [(GOOD, 0), (DENIED, 1)])
 def test_a_closed_pipe_keeps_the_status(output: str, pod: str, status: int, tmp_path: Path) -> None:
     """`explain … | head -1`; the output is longer than a pipe holds."""
