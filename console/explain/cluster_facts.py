@@ -76,13 +76,18 @@ async def read_facts(
     is_of_files = isinstance(published, PublishedSettings) and published.policies == "files"
     notes += [_OF_FILES] if is_of_files else [_BY_POLICIES] if published.rules.by_admission_policies else []
     settings = options.completed_by(published)
+    unread: dict[str, str] = {}
+    is_listed = names is None or len(names) > MOST_NAMED
     try:
-        namespaces, unread = await _namespaces(client, names, created)
+        if is_listed:
+            namespaces = await _all_namespaces(client, {*(names or ())} - {*created})
+        else:
+            namespaces = await _named_namespaces(client, names or (), created, unread)
     except REQUEST_ERRORS as error:
         raise PoliciesError(f"--policies cluster: {error}") from None
     if unread and not accepts_unread:
         raise PoliciesError(f"{next(iter(unread.values()))}: {VIEW_IS_ENOUGH}")
-    defaults, limit_notes = await _defaults(reader, None if names is None else namespaces.keys())
+    defaults, limit_notes = await _defaults(reader, [""] if is_listed else sorted(namespaces))
     rules = settings.rules
     if not is_of_files:
         with suppress(*REQUEST_ERRORS, *MALFORMED):
@@ -95,33 +100,29 @@ async def read_facts(
     return DecisionFacts(rules=rules, namespaces=namespaces, defaults=defaults, unread=unread, notes=notes)
 
 
-async def _namespaces(
-    client: KubeClient, names: Collection[str] | None, created: Collection[str]
-) -> tuple[dict[str, PolicyMetadata], dict[str, str]]:
-    """Return the namespaces, and why others could not be read.
+async def _all_namespaces(client: KubeClient, required: Collection[str]) -> dict[str, PolicyMetadata]:
+    try:
+        namespaces = await fetch_namespaces(client)
+    except ApiError as error:
+        if not error.is_forbidden:
+            raise
+        raise PoliciesError(may_not_list(error, _INSTEAD)) from None
+    for name in sorted(set(required) - namespaces.keys()):
+        raise PoliciesError(does_not_exist(name))
+    return namespaces
 
-    Many names are read by one list; a caller without the right to list gets them one by one.
-    """
-    if names is None or len(names) > MOST_NAMED:
-        try:
-            namespaces = await fetch_namespaces(client)
-        except ApiError as error:
-            if not error.is_forbidden:
-                raise
-            if names is None:
-                raise PoliciesError(may_not_list(error, _INSTEAD)) from None
-        else:
-            for name in sorted(set(names or ()) - namespaces.keys() - set(created)):
-                raise PoliciesError(does_not_exist(name))
-            return namespaces, {}
-    namespaces, unread = {}, {}
+
+async def _named_namespaces(
+    client: KubeClient, names: Collection[str], created: Collection[str], unread: dict[str, str]
+) -> dict[str, PolicyMetadata]:
+    """Return the namespaces; `unread` gets why others could not be read."""
+    namespaces: dict[str, PolicyMetadata] = {}
     for name in sorted(names):
         try:
             namespace_name(name)  # a text of a manifest must not change the path of a request
+            namespaces |= await fetch_namespaces(client, name)
         except ValueError as error:
             raise PoliciesError(str(error)) from None
-        try:
-            namespaces |= await fetch_namespaces(client, name)
         except ApiError as error:
             if error.is_forbidden:
                 unread[name] = may_not_get(name)
@@ -129,20 +130,14 @@ async def _namespaces(
                 raise
             elif name not in created:
                 raise PoliciesError(does_not_exist(name)) from None
-    return namespaces, unread
+    return namespaces
 
 
 async def _defaults(
-    reader: FactReader, names: Collection[str] | None
+    reader: FactReader, places: Collection[str]
 ) -> tuple[Mapping[str, list[LimitRange]], list[str]]:
-    """Return the LimitRanges that count, by namespace, and notes about those that could not be read.
-
-    All namespaces (None) are read in one request, and many names as in `_namespaces`.
-    """
-    places = [""] if names is None or len(names) > MOST_NAMED else sorted(names)
+    """Return the LimitRanges that count, by namespace, and notes about those that could not be read."""
     facts = {place: await reader.list(LIMIT_RANGES, place) for place in places}
-    if names and places == [""] and facts[""].why is Why.FORBIDDEN:
-        facts = {place: await reader.list(LIMIT_RANGES, place) for place in sorted(names)}
     unread: defaultdict[str, list[str]] = defaultdict(list)
     for place, fact in facts.items():
         if not fact.is_known:

@@ -5,7 +5,7 @@ import asyncio
 import gc
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,8 @@ from console.explain.text import (
     as_json_text,
     as_table,
     as_text,
-    namespace_lines,
+    namespace_sentences,
+    paint,
     sums,
     unadmitted_sentence,
 )
@@ -37,7 +38,7 @@ from service.command import (
 )
 from service.documents import DocumentError
 from service.names import is_label_key, is_label_value
-from service.text import fold, one_line, quoted, shorten
+from service.text import fold, quoted, shorten
 from webhook.namespaces.file_policies import read_namespaces
 from webhook.policy.labels import (
     NO_METADATA,
@@ -222,8 +223,9 @@ class Answer:
         answers = [pod.server for pod in self.pods if pod.server is not None]
         if any(answer.problem for answer in answers):
             return UNUSABLE
-        is_refused = any(each.is_refused for each in (*self.problems.values(), *self.pods))
-        return int(is_refused or any(answer.is_admitted is False for answer in answers))
+        is_refused = any(pod.is_refused for pod in self.pods)
+        are_labels_refused = any(invalid.is_refused for invalid in self.problems.values())
+        return int(is_refused or are_labels_refused or any(each.is_admitted is False for each in answers))
 
 
 def _problems(
@@ -323,26 +325,22 @@ def _namespaces_of(
 
 def _print(arguments: argparse.Namespace, answer: Answer) -> None:
     output = arguments.output or ("text" if len(answer.pods) <= _MOST_AS_TEXT else "table")
-    if output != "json":
-        write_lines(_text(answer, output, is_live=arguments.live))
+    unadmitted = list(dict.fromkeys(filter(None, map(unadmitted_sentence, answer.pods))))
+    if output == "json":
+        for sentence in (*namespace_sentences(answer.problems), *unadmitted, *answer.notes):
+            write_warning(f"{arguments.program}: {sentence}")
+        write_document(as_json_text(answer.items, answer.problems))
         return
-    problems = [
-        f"namespace {one_line(name)}: {each}" for name, own in answer.problems.items() for each in own.first
-    ]
-    for sentence in (*problems, *answer.notes):
-        write_warning(f"{arguments.program}: {sentence}")
-    write_document(as_json_text(answer.items, answer.problems))
-
-
-def _text(answer: Answer, output: str, *, is_live: bool) -> Iterator[str]:
     columns, colour = columns_of(sys.stdout), output_has_colour()
-    yield from namespace_lines(answer.problems, colour=colour, columns=columns)
-    if output in ("table", "wide"):
-        yield from as_table(answer.items, columns=columns, is_whole=output == "wide")
-        for sentence in dict.fromkeys(filter(None, map(unadmitted_sentence, answer.pods))):
-            yield from fold(sentence, columns, indent="  ")
+    lines = [
+        paint(line, "-", colour=colour)
+        for sentence in namespace_sentences(answer.problems)
+        for line in fold(f"policy: {sentence}", columns, indent="  ")
+    ]
+    if output == "text":
+        lines += as_text(answer.items, is_live=arguments.live, colour=colour, columns=columns)
     else:
-        yield from as_text(answer.items, is_live=is_live, colour=colour, columns=columns)
-    for note in answer.notes:
-        yield from fold(f"note: {note}", columns, indent="  ")
-    yield from sums(answer.items, columns=columns)
+        lines += as_table(answer.items, columns=columns, is_whole=output == "wide")
+    remarks = [*(unadmitted if output != "text" else ()), *(f"note: {note}" for note in answer.notes)]
+    lines += [line for remark in remarks for line in fold(remark, columns, indent="  ")]
+    write_lines([*lines, *sums(answer.items, columns=columns)])

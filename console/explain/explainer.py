@@ -88,7 +88,18 @@ class ExplainedPod(Preview):
     policy: NamespacePolicy | None
     earlier: EarlierChange | None = None  # of a live pod; None for a template, and for a pod without one
     server: ServerAnswer | None = None  # to a creation by dry run; None if the API server was not asked
+    owner: str = ""  # kind and name of a live object's owner, if no template of that owner was explained
+    is_sample: bool = False  # whether a live pod stands for all pods of `owner`, as the newest of them
     running: PodRequests | None = None  # the workload's pods in the cluster; None if they were not counted
+
+    @property
+    def title(self) -> str:
+        """The title in reports: kind and name, owner in a cluster, and path of the template."""
+        if self.is_sample:
+            return one_line(f"{self.owner}, by its newest pod {self.pod.name}")
+        name = f"{self.pod.kind} {self.pod.name or '(no name)'}"
+        of = f" of {self.owner}" if self.owner else ""
+        return one_line(", ".join(filter(None, (name + of, self.pod.path))))
 
     @cached_property
     def planned(self) -> Sequence[Operation]:

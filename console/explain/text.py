@@ -11,13 +11,12 @@ import yaml
 from msgspec import to_builtins
 
 from console.explain.explainer import RBAC, ExplainedPod, Item, UnexplainedObject
-from console.explain.manifest_sources import Location
 from console.explain.pod_documents import PodRequests, asked_by, asked_now
 from console.text_table import natural_widths, shown_widths, table_lines
 from kai import keys
 from kai.kaishare_keys import REASON
 from kai.pod import MalformedPod, decode_pod
-from service.text import counted, fold, one_line, printable, shorten_middle
+from service.text import counted, fold, one_line, printable
 from webhook.policy.labels import LabelProblems
 from webhook.policy.pod_parts import annotations_of, as_json
 from webhook.policy.reasons import Action, Finding
@@ -25,8 +24,6 @@ from webhook.policy.sizes import Source
 
 _COLOURS: Final = {"+": "\033[32m", "-": "\033[31m", "@": "\033[36m"}
 _RESET: Final = "\033[0m"
-_LONGEST_NAMESPACE: Final = 40
-"""Largest width of a namespace in a title; the object's name is shortened further."""
 _WORDS: Final = {
     Action.INJECTED: ("changed", "changed"),
     Action.OBSERVED: ("observed", "would be changed"),
@@ -35,6 +32,7 @@ _WORDS: Final = {
 }
 """The word for an action in the table, and in a headline."""
 _LEFT_ALONE: Final = ("left alone", "left alone")
+_ANSWERS: Final = {None: "no answer", True: "admitted", False: "refused"}
 _SHARES: Final = (keys.GPU_FRACTION, keys.GPU_MEMORY)
 
 
@@ -54,10 +52,10 @@ def _diff(item: ExplainedPod, *, colour: bool) -> Iterator[str]:
     before, after = _yaml_lines(item.pod.template), _yaml_lines(item.after)
     compared = difflib.unified_diff(before, after, lineterm="", n=2)
     for line in list(compared)[2:]:  # without the two file names
-        yield _paint("   …" if line.startswith("@@") else line, line[:1], colour=colour)
+        yield paint("   …" if line.startswith("@@") else line, line[:1], colour=colour)
 
 
-def _paint(text: str, sign: str, *, colour: bool) -> str:
+def paint(text: str, sign: str, *, colour: bool) -> str:
     """Colour a line by its sign: `+` for added, `-` for removed, `@` for a title."""
     return f"{_COLOURS[sign]}{text}{_RESET}" if colour and sign in _COLOURS else text
 
@@ -108,7 +106,6 @@ def headline(item: ExplainedPod) -> str:
 
 
 def _with_code(finding: Finding) -> str:
-    """Return a finding's sentence with its code."""
     return f"{finding.sentence} ({finding.reason.code})"
 
 
@@ -129,18 +126,16 @@ def _server_word(item: ExplainedPod) -> str:
     if item.server is None:
         return ""
     is_different = item.server.is_admitted and item.server.differences and item.is_decided
-    word = {None: "no answer", True: "admitted", False: "refused"}[item.server.is_admitted]
-    return "different" if is_different else word
+    return "different" if is_different else _ANSWERS[item.server.is_admitted]
 
 
 def _server_sentences(item: ExplainedPod) -> Iterator[str]:
-    """Yield the sentences about the API server's answer."""
     answer = item.server
     if answer is None:
         return
-    refused = f"refused by {answer.refused_by}" if answer.refused_by else "refused"
-    word = {None: "no answer", True: "admitted", False: refused}[answer.is_admitted]
-    yield f"server: {word}" + (f": {answer.problem}" if answer.problem else "")
+    author = f" by {answer.refused_by}" if answer.refused_by and answer.is_admitted is False else ""
+    problem = f": {answer.problem}" if answer.problem else ""
+    yield f"server: {_ANSWERS[answer.is_admitted]}{author}{problem}"
     if answer.refusal and answer.refused_by != RBAC:
         yield f"server says: {answer.refusal}"
     yield from (f"admitted with {field}: {value}" for field, value in answer.fields.items())
@@ -174,18 +169,12 @@ def _notes(item: ExplainedPod) -> Iterator[str]:
         )
 
 
-def namespace_lines(problems: Mapping[str, LabelProblems], *, colour: bool, columns: int) -> Iterator[str]:
-    """Yield the lines about invalid labels of namespaces."""
+def namespace_sentences(problems: Mapping[str, LabelProblems]) -> Iterator[str]:
+    """Yield the sentences about invalid labels of namespaces."""
     for namespace, invalid in problems.items():
-        if not invalid.count:
-            continue
-        yield _paint(f"Namespace {one_line(namespace)}", "@", colour=colour)
-        for problem in invalid.first:
-            for line in fold(f"policy: {problem}", columns, head="  ", indent="    "):
-                yield _paint(line, "-", colour=colour)
-        if invalid.count > len(invalid.first):
-            yield f"  policy: and {invalid.count - len(invalid.first)} more"
-        yield ""
+        yield from (f"namespace {one_line(namespace)}: {problem}" for problem in invalid.first)
+        if more := invalid.count - len(invalid.first):
+            yield f"namespace {one_line(namespace)}: and {more} more"
 
 
 def as_text(items: Sequence[Item], *, is_live: bool, colour: bool, columns: int) -> Iterator[str]:
@@ -195,32 +184,31 @@ def as_text(items: Sequence[Item], *, is_live: bool, colour: bool, columns: int)
     """
     pods = [item for item in items if isinstance(item, ExplainedPod)]
     for item in pods:
-        tail = f" in namespace {shorten_middle(one_line(item.namespace), _LONGEST_NAMESPACE)}"
-        title = shorten_middle(one_line(item.pod.title), columns - len(tail)) + tail
-        yield _paint(title, "@", colour=colour)
-        for sentence in _sentences(item, columns):
+        for line in fold(f"{item.title} in namespace {one_line(item.namespace)}", columns, indent="  "):
+            yield paint(line, "@", colour=colour)
+        for sentence in _sentences(item):
             sign = "-" if sentence.startswith("denied: ") else ""
             for line in fold(sentence, columns, head="  ", indent="    "):
-                yield _paint(line, sign, colour=colour)
+                yield paint(line, sign, colour=colour)
         if item.server is None and item.planned:
             yield from (f"  {line}" for line in _diff(item, colour=colour))
         yield ""
     if not pods:
         yield "There are no workloads." if is_live else "The manifests contain no pods."
     if len(items) > len(pods):
-        yield _paint("Other objects:", "@", colour=colour)
+        yield paint("Other objects:", "@", colour=colour)
     for other in items:
         if isinstance(other, UnexplainedObject):
-            place = f" ({_file(other.location, columns)})" if other.location else ""
+            place = f" ({one_line(str(other.location))})" if other.location else ""
             scope = f" in namespace {one_line(other.namespace)}" if other.namespace else ""
             text = f"{other.title}{scope}{place}: {other.message} ({other.code})"
             yield from fold(text, columns, head="  ", indent="    ")
 
 
-def _sentences(item: ExplainedPod, columns: int) -> Iterator[str]:
+def _sentences(item: ExplainedPod) -> Iterator[str]:
     decision = item.mutation.decision
     if item.location is not None:
-        yield f"file: {_file(item.location, columns)}"
+        yield f"file: {one_line(str(item.location))}"
     yield headline(item)
     written = {decision.finding.sentence}
     if source := _source_sentence(item):
@@ -235,11 +223,6 @@ def _sentences(item: ExplainedPod, columns: int) -> Iterator[str]:
             written.add(finding.sentence)
     yield from (f"note: {note}" for note in _notes(item))
     yield from _server_sentences(item)
-
-
-def _file(location: Location, columns: int) -> str:
-    tail = f", line {location.line}"
-    return shorten_middle(one_line(location.file), columns - len("  file: ") - len(tail)) + tail
 
 
 _NONE: Final = "-"
@@ -334,7 +317,7 @@ def as_json_text(items: Iterable[Item], problems: Mapping[str, LabelProblems]) -
 
 def _fields(item: Item, invalid: LabelProblems | None) -> dict[str, Any]:
     pod = item.pod if isinstance(item, ExplainedPod) else item
-    names = {
+    fields: dict[str, Any] = {
         "kind": pod.kind,
         "name": pod.name,
         "namespace": item.namespace,
@@ -343,16 +326,14 @@ def _fields(item: Item, invalid: LabelProblems | None) -> dict[str, Any]:
         "line": item.location.line if item.location else None,
     }
     if isinstance(item, UnexplainedObject):
-        why = {"action": None, "reason": item.code, "message": item.message}
-        lists = {"gpuRequests": list(item.gpu_requests), "atCreation": None}
-        lists |= {key: [] for key in ("denials", "warnings", "policyProblems", "patch")}
-        return {**names, **why, **lists, "pod": None}
+        fields |= {"action": None, "reason": item.code, "message": item.message, "pod": None}
+        fields |= dict.fromkeys(("denials", "warnings", "policyProblems", "patch"), ())
+        return {**fields, "gpuRequests": list(item.gpu_requests), "atCreation": None}
     decision, earlier = item.mutation.decision, item.earlier
     selector = decision.size.selector if decision.size else None
-    fields = {
-        **names,
-        "owner": item.pod.owner or None,
-        "isSample": item.pod.is_sample,
+    fields |= {
+        "owner": item.owner or None,
+        "isSample": item.is_sample,
         "action": decision.action.value,
         **_finding(decision.finding),
         "shareSource": decision.source.value if decision.source else None,

@@ -159,10 +159,6 @@ class FoundPod:
     """Whether the template is that of a built-in kind, so that the API server checks it."""
     additions: Additions | None = None
     """What the workload's controller adds to the pod; None if it is not known."""
-    owner: str = ""
-    """Kind and name of an object's owner in a cluster, if no template of that owner was explained."""
-    is_sample: bool = False
-    """Whether a live pod stands for all pods of `owner`, as the newest of them."""
     claim_templates: Sequence[str] = ()
     """Names of a StatefulSet's `volumeClaimTemplates`, for which its controller adds volumes to the pod."""
     scheduler: str = ""
@@ -170,11 +166,8 @@ class FoundPod:
 
     @property
     def title(self) -> str:
-        """The title in reports: kind, name, owner in a cluster, and path of the template."""
-        if self.is_sample:
-            return f"{self.owner}, by its newest pod {self.name}"
-        owner = f" of {self.owner}" if self.owner else ""
-        return f"{self.kind} {self.name or '(no name)'}{owner}{', ' if self.path else ''}{self.path}"
+        """The title in reports: kind, name and path of the template."""
+        return f"{self.kind} {self.name or '(no name)'}{', ' if self.path else ''}{self.path}"
 
     @property
     def has_unknown_names(self) -> bool:

@@ -61,7 +61,7 @@ IN_TRAINING = {**bare(), "metadata": {"name": "a", "namespace": "training"}}
     ("document", "options", "status", "words"),
     [
         (bare(gpu_container()), (HALF,), 0, "no label kai.scheduler/queue (not-managed)"),
-        (bare(gpu_container()), (QUEUE, "--label=kaishare.dev/gpu-fraction=2"), 1, 'policy: kaishare.dev/gpu-fraction: "2" is not allowed; allowed: 0.02 to 0.99'),
+        (bare(gpu_container()), (QUEUE, "--label=kaishare.dev/gpu-fraction=2"), 1, 'policy: namespace default: kaishare.dev/gpu-fraction: "2" is not allowed; allowed: 0.02 to 0.99'),
         (bare(annotations={"gpu-fraction": "1.5"}), (QUEUE,), 0, "warning: KAI will refuse this pod"),
         (bare(annotations={"gpu-fraction": 0.5}), (QUEUE,), 1, "expected str | null, got float (malformed-pod)"),  # type: ignore[dict-item]
         (bare(annotations={"a": 1}), (QUEUE, ENFORCE), 1, "(malformed-pod)"),  # type: ignore[dict-item]
@@ -212,10 +212,10 @@ def test_every_object_without_known_pods_is_named_with_the_cause(run: Run) -> No
     others = out.partition("Other objects:\n")[2].splitlines()
     requests = "spec.predictor.model.resources.limits: nvidia.com/gpu; spec.predictor.model.resources.requests: nvidia.com/mig-1g.5gb"
     assert others == [
-        f"  InferenceService llm in namespace default (standard input, line 1): its controller creates pods that cannot be predicted; it requests GPUs at {requests} (pods-not-predictable)",
-        "  NIMService nim in namespace default (standard input, line 6): its controller may create pods, which cannot be predicted from the manifest (pods-not-predictable)",
-        "  Service svc (standard input, line 16): makes no pods (no-pods)",
-        "  Kustomization (no name) in namespace default (standard input, line 21): a file of kustomize, which is not applied: explain the output of kubectl kustomize DIR (kustomize-file)",
+        f"  InferenceService llm in namespace default (standard input:1): its controller creates pods that cannot be predicted; it requests GPUs at {requests} (pods-not-predictable)",
+        "  NIMService nim in namespace default (standard input:6): its controller may create pods, which cannot be predicted from the manifest (pods-not-predictable)",
+        "  Service svc (standard input:16): makes no pods (no-pods)",
+        "  Kustomization (no name) in namespace default (standard input:21): a file of kustomize, which is not applied: explain the output of kubectl kustomize DIR (kustomize-file)",
         "1 pod: 1 changed; 1 with warnings; 4 other objects.",
     ]
     items = json.loads(run(OBJECTS, *SIZES, "-o", "json").out)
@@ -388,7 +388,7 @@ def test_a_manifest_without_pods_names_its_objects(run: Run) -> None:
     service = {"kind": "Service", "apiVersion": "v1", "metadata": {"name": "s"}, "spec": {"ports": []}}
     result = run(manifest(service), QUEUE)
     assert (result.status, result.out.splitlines()[0]) == (0, "The manifests contain no pods.")
-    assert "Service s (standard input, line 1): makes no pods (no-pods)\n" in result.out
+    assert "Service s (standard input:1): makes no pods (no-pods)\n" in result.out
     empty = {"kind": "List", "apiVersion": "v1", "items": []}
     assert run(manifest(empty), QUEUE).out == "The manifests contain no pods.\n0 pods.\n"
 

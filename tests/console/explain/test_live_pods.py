@@ -161,7 +161,7 @@ def test_no_recorded_pod_of_kai_is_refused_as_a_new_one() -> None:
         assert policy is not None
         explainer = Explainer("default", {metadata["namespace"]: policy}, DecisionSettings())
         identity = FullMeta(metadata["name"], metadata["namespace"], metadata.get("uid", ""))
-        (item,) = explain_object(explainer, PODS, identity, json.dumps(pod).encode(), "")
+        (item,) = explain_object(explainer, PODS, identity, json.dumps(pod).encode(), None)
         assert isinstance(item, ExplainedPod), title
         assert item.verdict is not None, title
         refused = [denial.reason for denial in item.verdict.denials]

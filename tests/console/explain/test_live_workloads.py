@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from console.explain import live_workloads as live
-from console.explain.explainer import ExplainedPod, Explainer, UnexplainedObject
-from console.explain.live_workloads import LiveWorkloads, live_workloads
+from console.explain.explainer import ExplainedPod, Explainer, Item, UnexplainedObject
+from console.explain.live_workloads import live_workloads
 from kube.client import KubeClient
 from kube.kinds import FullMeta, ObjectOwner
 from tests.support.api_server import ApiServer, refuses, says
@@ -20,6 +20,7 @@ from webhook.policy.labels import NamespacePolicy
 
 HALF = {"kai.scheduler/queue": "queue-a", "kaishare.dev/gpu-fraction": "0.5"}
 TEAM = ["team-a"]
+Read = tuple[list[Item], list[str]]
 DONE = {"conditions": [{"type": "Complete", "status": "True"}]}
 
 
@@ -35,19 +36,19 @@ def explainer(*namespaces: str) -> Explainer:
 async def read(
     client: KubeClient, server: ApiServer, *items: Json, namespaces: Sequence[str] | None = TEAM,
     managed: Sequence[str] = (),
-) -> LiveWorkloads:  # fmt: skip
+) -> Read:  # fmt: skip
     server.path = "no path"
     server.objects = LiveObjects(items).answers
     return await live_workloads(client, explainer(*managed), namespaces=namespaces)
 
 
-def lines(read: LiveWorkloads) -> list[str]:
+def lines(read: Read) -> list[str]:
     """Return title, decision and pods of each item."""
     return [
-        f"{item.pod.title}: {item.mutation.decision.reason.code}, {item.running and f'{item.running.pods} pods, {item.running}'}"
+        f"{item.title}: {item.mutation.decision.reason.code}, {item.running and f'{item.running.pods} pods, {item.running}'}"
         if isinstance(item, ExplainedPod)
         else f"{item.title}: {item.code}"
-        for item in read.items
+        for item in read[0]
     ]
 
 
@@ -129,9 +130,9 @@ async def test_what_is_left_out_is_counted(client: KubeClient, server: ApiServer
     result = await read(
         client, server, *finished, old, workload("Job", "waits"), live_pod("p", phase="Succeeded")
     )
-    left_out = "left out: 2 jobs that have finished, 1 pod that has ended, 1 ReplicaSet without replicas"
-    assert result.notes == [left_out]
-    assert [item.pod.name for item in result.items if isinstance(item, ExplainedPod)] == ["waits"]
+    left_out = "left out: 1 empty ReplicaSet, 1 ended pod, 2 finished jobs"
+    assert result[1] == [left_out]
+    assert [item.pod.name for item in result[0] if isinstance(item, ExplainedPod)] == ["waits"]
 
 
 async def test_only_managed_namespaces_of_all(client: KubeClient, server: ApiServer) -> None:
@@ -139,9 +140,9 @@ async def test_only_managed_namespaces_of_all(client: KubeClient, server: ApiSer
     items = [live_pod(name, namespace=name) for name in names]
     managed = ("team-a", "team-b", "kube-system")
     result = await read(client, server, *items, namespaces=None, managed=managed)
-    assert [item.namespace for item in result.items] == ["team-a", "team-b"]
+    assert [item.namespace for item in result[0]] == ["team-a", "team-b"]
     left_out = "left out: the objects of 2 namespaces that kaishare does not manage, or that are excluded"
-    assert result.notes == [left_out]
+    assert result[1] == [left_out]
     assert not server.requested_paths("namespaces/")
 
 
@@ -162,7 +163,7 @@ UNCOUNTED = f"spec.template: {CONVERTED}, None"
 @pytest.mark.parametrize(
     ("refused", "name", "expected"),
     [
-        ("replicasets", "replicasets.apps", [f"Deployment web, {UNCOUNTED}", f"ReplicaSet web-1, by its newest pod web-1-x: {CONVERTED}, 1 pods, 1 GPU", SET]),
+        ("replicasets", "replicasets.apps", [f"Deployment web, {UNCOUNTED}", f"ReplicaSet web-1, by its newest pod web-1-x: {CONVERTED}, None", f"StatefulSet set, {UNCOUNTED}"]),
         ("pods", "pods", [f"Deployment web, {UNCOUNTED}", f"StatefulSet set, {UNCOUNTED}"]),
         ("deployments", "deployments.apps", [f"ReplicaSet web-1 of Deployment web, {ONE_POD}", SET]),
     ],
@@ -172,7 +173,7 @@ async def test_a_missing_right_is_a_note(
 ) -> None:
     server.refusals = {refused: refuses(403, "Forbidden")}
     result = await read(client, server, DEPLOYMENT, REVISION, POD, workload("StatefulSet", "set"))
-    assert result.notes == [f"you may not list {name} in team-a"]
+    assert result[1] == [f"you may not list {name} in team-a"]
     assert lines(result) == expected
 
 
@@ -190,15 +191,15 @@ async def test_failed_lists(client: KubeClient, server: ApiServer, part: str, an
     server.refusals = {part: answer}
     result = await read(client, server, DEPLOYMENT, workload("Job", "job"))
     assert "Deployment web" in lines(result)[0]
-    assert [text.startswith(note) for text in result.notes] == ([True] if note else [])
+    assert [text.startswith(note) for text in result[1]] == ([True] if note else [])
 
 
 async def test_discovery_that_fails_is_a_note(client: KubeClient, server: ApiServer) -> None:
     server.path = "no path"
     server.objects = {**LiveObjects([DEPLOYMENT]).answers, "/apis": {"kind": "APIGroupList"}}
     result = await live_workloads(client, explainer(), namespaces=TEAM)
-    assert len(result.items) == 1
-    (note,) = result.notes
+    assert len(result[0]) == 1
+    (note,) = result[1]
     assert note.startswith(
         "jobs of training operators are left out: the kinds that the API server serves not"
     )
@@ -208,15 +209,15 @@ async def test_discovery_that_fails_is_a_note(client: KubeClient, server: ApiSer
 async def test_an_owner_elsewhere_hides_no_object(client: KubeClient, server: ApiServer) -> None:
     hidden = workload("Job", "hidden", reference("Deployment", "web"), namespace="team-b")
     result = await read(client, server, DEPLOYMENT, hidden, namespaces=["team-a", "team-b"])
-    assert [item.namespace for item in result.items] == ["team-a", "team-b"]
+    assert [item.namespace for item in result[0]] == ["team-a", "team-b"]
 
 
 async def test_pods_without_the_templates_label_do_not_count(client: KubeClient, server: ApiServer) -> None:
     job, *pods = of_operator(py_torch_job(template(), {"Master": 1, "Worker": 1}))
     pods[1]["metadata"]["labels"] = {}
     result = await read(client, server, job, *pods)
-    assert [item.running for item in result.items if isinstance(item, ExplainedPod)] == [None, None]
-    assert result.notes == [
+    assert [item.running for item in result[0] if isinstance(item, ExplainedPod)] == [None, None]
+    assert result[1] == [
         "the pods of 1 workload are not counted: no label tells which template they come from"
     ]
 
@@ -229,7 +230,7 @@ async def test_too_many(client: KubeClient, server: ApiServer, monkeypatch: pyte
     )
     without = [f"StatefulSet set-{number}, {NO_PODS}" for number in (1, 2)]
     assert lines(result) == [f"StatefulSet set-0, {ONE_POD}", *without]
-    assert result.notes == ["only the first 3 workloads and pods are explained"]
+    assert result[1] == ["only the first 3 workloads and pods are explained"]
 
 
 async def test_a_large_object_with_a_malformed_value(client: KubeClient, server: ApiServer) -> None:
@@ -240,7 +241,7 @@ async def test_a_large_object_with_a_malformed_value(client: KubeClient, server:
         f"Deployment large, spec.template: {CONVERTED}, 0 pods, 0 GPUs",
         "Deployment wrong, spec.template: malformed-pod, 0 pods, 0 GPUs",
     ]
-    assert not any(isinstance(item, UnexplainedObject) for item in result.items)
+    assert not any(isinstance(item, UnexplainedObject) for item in result[0])
 
 
 async def test_objects_that_only_their_own_decoder_refuses(client: KubeClient, server: ApiServer) -> None:
