@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kai.gpu_resources import is_nothing, names_gpu
 from service.text import LONGEST_VALUE, one_line, quoted
@@ -32,49 +32,36 @@ from webhook.policy.pod_parts import as_list, as_map, as_maps, texts
 
 _DEEPEST: Final = 60
 """Levels of nesting that are searched; real manifests nest less than half as deep."""
-_LONGEST_KEY: Final = 40
-_MOST_COMPARED: Final = 100
-"""Keys that a missing one is compared with; each comparison takes 20 µs."""
 _NAME_SHOWN: Final = 63
 
 
-@dataclass(frozen=True, slots=True)
-class WorkloadKind:
+class WorkloadKind(NamedTuple):
     """A built-in kind that holds a pod or a pod template."""
 
-    groups: frozenset[str]
-    """The API groups of the kind, today's and former ones."""
-    template: tuple[str, ...]
-    """Path of the object with the pod's `metadata` and `spec`; empty for a Pod."""
-    between: str = ""
-    """Kind of the objects between the workload and its pods; empty if there are none."""
+    group: str
+    template: tuple[str, ...]  # path of the object with the pod's `metadata` and `spec`; empty for a Pod
+    between: str = ""  # kind of the objects between the workload and its pods; empty if there are none
     labels: Callable[[str, Mapping[str, Any]], Mapping[str, str]] = lambda _name, _spec: {}
     """The labels that the controller adds to a pod, by the workload's name and spec."""
-
-    @property
-    def group(self) -> str:
-        """Today's API group."""
-        return min(self.groups)
 
 
 def _cron_job_labels(name: str, spec: Mapping[str, Any]) -> dict[str, str]:
     return job_labels(f"{name}-0", as_map(as_map(spec.get("jobTemplate")).get("spec")))
 
 
-_CORE, _APPS, _BATCH = frozenset({""}), frozenset({"apps", "extensions"}), frozenset({"batch"})
 _TEMPLATE: Final = ("spec", "template")
 _OF_DEPLOYMENT: Final = {"pod-template-hash": HASH}
 _OF_DAEMON_SET: Final = {"controller-revision-hash": HASH, "pod-template-generation": "1"}
 
 WORKLOADS: Final[Mapping[str, WorkloadKind]] = {
-    "Pod": WorkloadKind(_CORE, ()),
-    "ReplicationController": WorkloadKind(_CORE, _TEMPLATE),
-    "Deployment": WorkloadKind(_APPS, _TEMPLATE, "ReplicaSet", lambda _name, _spec: _OF_DEPLOYMENT),
-    "ReplicaSet": WorkloadKind(_APPS, _TEMPLATE),
-    "StatefulSet": WorkloadKind(_APPS, _TEMPLATE, "", stateful_set_labels),
-    "DaemonSet": WorkloadKind(_APPS, _TEMPLATE, "", lambda _name, _spec: _OF_DAEMON_SET),
-    "Job": WorkloadKind(_BATCH, _TEMPLATE, "", job_labels),
-    "CronJob": WorkloadKind(_BATCH, ("spec", "jobTemplate", *_TEMPLATE), "Job", _cron_job_labels),
+    "Pod": WorkloadKind("", ()),
+    "ReplicationController": WorkloadKind("", _TEMPLATE),
+    "Deployment": WorkloadKind("apps", _TEMPLATE, "ReplicaSet", lambda _name, _spec: _OF_DEPLOYMENT),
+    "ReplicaSet": WorkloadKind("apps", _TEMPLATE),
+    "StatefulSet": WorkloadKind("apps", _TEMPLATE, "", stateful_set_labels),
+    "DaemonSet": WorkloadKind("apps", _TEMPLATE, "", lambda _name, _spec: _OF_DAEMON_SET),
+    "Job": WorkloadKind("batch", _TEMPLATE, "", job_labels),
+    "CronJob": WorkloadKind("batch", ("spec", "jobTemplate", *_TEMPLATE), "Job", _cron_job_labels),
 }
 """The built-in kinds that make pods, by kind."""
 
@@ -117,7 +104,7 @@ def kind_problem(api_version: str, kind: str) -> str | None:
     problem = f"{quoted(api_version)} has no kind {one_line(kind, LONGEST_VALUE)}"
     workload = WORKLOADS.get(kind)
     if workload is not None:
-        is_known = group_of(api_version) in workload.groups
+        is_known = group_of(api_version) == workload.group
         return None if is_known else f'{problem}; its API group is "{workload.group}"'
     near = difflib.get_close_matches(kind[:LONGEST_VALUE], [*WORKLOADS, *_WITHOUT_PODS], n=1)
     return f"{problem}; the nearest kind is {near[0]}" if near else problem
@@ -131,7 +118,7 @@ def is_kustomization(api_version: str, kind: str) -> bool:
 def workload_kind(api_version: str, kind: str) -> WorkloadKind | None:
     """Return the built-in kind of an object; None for other kinds. A missing apiVersion matches."""
     workload = WORKLOADS.get(kind)
-    is_known = workload and (not api_version or group_of(api_version) in workload.groups)
+    is_known = workload and (not api_version or group_of(api_version) == workload.group)
     return workload if is_known else None
 
 
@@ -145,24 +132,15 @@ class FoundPod:
 
     kind: str
     api_version: str
-    name: str
-    """Of the innermost object that contains the template."""
-    namespace: str
-    """Namespace of the outermost object; empty if there is none."""
-    outer_labels: Mapping[str, str]
-    """Labels of the outermost object, whose queue label KAI prefers to the pod's."""
-    path: str
-    """Path of the template in that object; empty for a Pod."""
-    template: dict[str, Any]
-    """`metadata` and `spec`, as written."""
-    is_built_in: bool = False
-    """Whether the template is that of a built-in kind, so that the API server checks it."""
-    additions: Additions | None = None
-    """What the workload's controller adds to the pod; None if it is not known."""
-    claim_templates: Sequence[str] = ()
-    """Names of a StatefulSet's `volumeClaimTemplates`, for which its controller adds volumes to the pod."""
-    scheduler: str = ""
-    """The scheduler that the workload names in a field of its own, and its controller writes to the pod."""
+    name: str  # of the innermost object that contains the template
+    namespace: str  # of the outermost object; empty if there is none
+    outer_labels: Mapping[str, str]  # of the outermost object, whose queue label KAI prefers to the pod's
+    path: str  # of the template in that object; empty for a Pod
+    template: dict[str, Any]  # `metadata` and `spec`, as written
+    is_built_in: bool = False  # whether it is that of a built-in kind, so that the API server checks it
+    additions: Additions | None = None  # what the workload's controller adds to the pod; None if not known
+    claim_templates: Sequence[str] = ()  # names of a StatefulSet's `volumeClaimTemplates`
+    scheduler: str = ""  # that the workload names in a field of its own, and its controller writes to the pod
 
     @property
     def title(self) -> str:
@@ -270,10 +248,7 @@ def _checked_template(document: dict[str, Any], workload: WorkloadKind) -> dict[
         if not isinstance(node, dict):
             raise TemplateError(f"{title}: {'.'.join(path[:index]) or 'the object'} must be a map")
         if node.get(key) is None:
-            others = [str(other)[:_LONGEST_KEY] for other in islice(node, _MOST_COMPARED) if other != key]
-            near = difflib.get_close_matches(key, others, n=1)
-            hint = f"; {quoted(near[0])} is probably a misspelling of it" if near else ""
-            raise TemplateError(f"{title}: {'.'.join(path[: index + 1])} is missing{hint}")
+            raise TemplateError(f"{title}: {'.'.join(path[: index + 1])} is missing")
         node = node[key]
     if not isinstance(node, list) or not node:
         raise TemplateError(f"{title}: {'.'.join(path)} must be a list with at least one container")
