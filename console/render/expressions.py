@@ -134,10 +134,11 @@ _SIZE_UNITS: Final = " : ".join(
 )
 _MIB_OF_SIZE: Final = f"(!text.matches('{pattern(sizes.SIZE_MEMORY_FORM)}') ? 0 : {_SIZE_UNITS} : 0)"
 """The expression for: the MiB of the size `text`; 0 if it has another form or is too large."""
+_IS_FRACTION: Final = f"(text == '{sizes.WHOLE}' || text.matches('{pattern(FRACTION_FORM)}'))"
 _IS_SIZE_AMOUNT: Final = (
     f"({_MIB_OF_SIZE} > 0 ? (variables.maxMemory != '' ? {_MIB_OF_SIZE} <= int(variables.maxMemory)"
     " : variables.maxFraction == '')"
-    f" : (text == '{sizes.WHOLE}' || text.matches('{pattern(FRACTION_FORM)}'))"
+    f" : {_IS_FRACTION}"
     " && (variables.maxFraction != '' ? double(text) <= double(variables.maxFraction)"
     " : variables.maxMemory == ''))"
 )
@@ -148,7 +149,7 @@ _IS_SIZE_ABOVE_EDITED_CAP: Final = (
     f"({_MIB_OF_SIZE} > 0 ? (variables.maxMemory != ''"
     f" ? variables.editsMaxMemory && {_MIB_OF_SIZE} > int(variables.maxMemory)"
     f" : variables.maxFraction != '' && {_EDITS_CAP})"
-    f" : (text == '{sizes.WHOLE}' || text.matches('{pattern(FRACTION_FORM)}')) && (variables.maxFraction != ''"
+    f" : {_IS_FRACTION} && (variables.maxFraction != ''"
     " ? variables.editsMaxFraction && double(text) > double(variables.maxFraction)"
     f" : variables.maxMemory != '' && {_EDITS_CAP}))"
 )
