@@ -106,10 +106,6 @@ class ParsedDocument:
     value: Any
     line: int
     """Number of line breaks in the text before the document, after its `---` line."""
-    start: int
-    """Index in the text of the first character of the document's first line."""
-    end: int
-    """Index after its last character; comments can be before it."""
     item_lines: list[int]
     """Number of line breaks in the text before each of its `items`."""
 
@@ -158,11 +154,10 @@ def _parsed(text: str, source: str, *, unique_keys: bool) -> Iterator[ParsedDocu
             _check_nodes(node, source, unique_keys=unique_keys)
             value = loader.construct_document(node)
             if value is not None:
-                start, end = node.start_mark, node.end_mark.index
                 entries = node.value if isinstance(node, yaml.MappingNode) else ()
                 lists = (child for key, child in entries if key.value == "items")
                 lines = [item.start_mark.line for items in lists for item in _children(items)]
-                yield ParsedDocument(value, start.line, start.index - start.column, end, lines)
+                yield ParsedDocument(value, node.start_mark.line, lines)
     finally:
         loader.dispose()
 

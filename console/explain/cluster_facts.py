@@ -138,16 +138,14 @@ async def _defaults(
 ) -> tuple[Mapping[str, list[LimitRange]], list[str]]:
     """Return the LimitRanges that count, by namespace, and notes about those that could not be read."""
     facts = {place: await reader.list(LIMIT_RANGES, place) for place in places}
-    unread: defaultdict[str, list[str]] = defaultdict(list)
-    for place, fact in facts.items():
-        if not fact.is_known:
-            is_forbidden = fact.why is Why.FORBIDDEN
-            reason = "you may not list them" if is_forbidden else fact.line.rpartition(" not read: ")[2]
-            unread[reason].append(place)
     notes = []
-    for reason, unreadable in unread.items():
-        of = f" of namespace{'s' if len(unreadable) > 1 else ''} {listed(unreadable)}"
-        notes += [f"the LimitRanges{of * bool(unreadable[0])} are not known: {reason}; assumed none"]
+    if unread := [place for place, fact in facts.items() if not fact.is_known]:
+        first = facts[unread[0]]
+        reason = first.line.rpartition(" not read: ")[2]
+        if first.why is Why.FORBIDDEN:
+            reason = "you may not list them"
+        of = f" of namespace{'s' if len(unread) > 1 else ''} {listed(unread)}" if unread[0] else ""
+        notes.append(f"the LimitRanges{of} are not known: {reason}; assumed none")
     defaults: defaultdict[str, list[LimitRange]] = defaultdict(list)
     for each in sorted(chain.from_iterable(map(items, facts.values())), key=lambda each: each.metadata.name):
         if any(each.container_defaults()) or each.needs(keys.GPU_RESOURCE):

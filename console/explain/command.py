@@ -2,8 +2,6 @@
 
 import argparse
 import asyncio
-import gc
-import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from console.caller import add_cluster_options, add_settings_namespace, cluster_access, default_kubeconfig
+from console.caller import add_cluster_options, add_settings_namespace, cluster_access, has_kubeconfig
 from console.explain.explainer import ExplainedPod, Explainer, Item, explain
 from console.explain.manifest_sources import SourceObject, read_manifests
 from console.explain.text import (
@@ -179,8 +177,7 @@ def _asks_cluster(arguments: argparse.Namespace) -> bool:
     live, server, policies = arguments.live, arguments.server, arguments.policies
     edits, needs_cluster = _has_edits(arguments), server or live
     names_cluster = arguments.kubeconfig is not None or arguments.context is not None
-    has_kubeconfig = "KUBECONFIG" in os.environ or Path(default_kubeconfig()).expanduser().exists()
-    is_default = policies is None and (names_cluster or (not edits and has_kubeconfig))
+    is_default = policies is None and (names_cluster or (not edits and has_kubeconfig()))
     has_files = policies not in (None, CLUSTER)
     for is_wrong, problem in (
         (needs_cluster and has_files, "--server and --live use the cluster's policies: leave out --policies"),
@@ -292,12 +289,7 @@ async def _from_cluster(arguments: argparse.Namespace) -> Answer:
         if arguments.namespace is not None and namespace not in policies:
             notes.append(f"namespace {namespace} is not managed: it has no label {keys.QUEUE_LABEL}")
         if arguments.live:
-            gc.disable()  # with many workloads in memory, a collection takes most of a second
-            try:
-                items, more = await live_workloads(client, explainer, None if is_everywhere else [namespace])
-            finally:
-                gc.freeze()  # what was read stays until the end, so no collection needs to look at it
-                gc.enable()
+            items, more = await live_workloads(client, explainer, None if is_everywhere else [namespace])
             notes += more
         else:
             items = list(explain(manifests, explainer))

@@ -21,8 +21,15 @@ import msgspec
 from msgspec import Raw, Struct
 
 from console.cluster.facts import FactReader, ServedKind, Why, items
-from console.explain.explainer import ExplainedPod, Explainer, Item, UnexplainedObject
-from console.explain.pod_documents import PodRequests, as_new, asked_now
+from console.explain.explainer import (
+    ExplainedPod,
+    Explainer,
+    Item,
+    PodRequests,
+    UnexplainedObject,
+    as_new,
+    asked_now,
+)
 from kai import keys
 from kube.client import KubeClient
 from kube.kinds import FullMeta, Kind, ObjectOwner
@@ -122,10 +129,8 @@ async def live_workloads(
     """Explain the workloads and pods that exist in a cluster, with the caller's rights; return also notes.
 
     `running` is None for a template whose pods could not all be counted. A kind that the caller may not list
-    becomes a note. A kind that the API server does not serve is skipped. The caller should disable the
-    collector of reference cycles (`gc.disable`): with 20,000 items in memory, one collection blocks the event
-    loop for 0.8 s, and all of them take a fifth of the time. `namespaces` are those to read, managed or not;
-    None reads all managed namespaces of the cluster.
+    becomes a note. A kind that the API server does not serve is skipped. `namespaces` are those to read,
+    managed or not; None reads all managed namespaces of the cluster.
     """
     reading = _Reading(FactReader(client, seconds=_MOST_SECONDS), explainer, namespaces)
     for kind in (*await reading.operators(), *_BUILT_IN):

@@ -1,7 +1,5 @@
 """Reads the manifests that the command line names: files, directories and standard input."""
 
-import json
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,12 +20,6 @@ from service.documents import (
 _STANDARD_INPUT: Final = "standard input"
 _KUSTOMIZE_FILES: Final = ("kustomization.yaml", "kustomization.yml", "Kustomization")
 """Files that kustomize reads (api/konfig), in which `kind` and `apiVersion` may be missing."""
-_HELM_EXPRESSION: Final = re.compile(r'\{\{-?[ \t]{0,8}(?:\.Values|\.Release|\.Chart|include[ \t]{1,8}")')
-"""An expression that only Helm's templates have; others (Argo Workflows, alert rules) have braces, too."""
-_HELM: Final = "a Helm template, which is not rendered: explain the output of helm template RELEASE CHART"
-_ESCAPE: Final = re.compile(r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|.)")
-"""An escape of JSON. The long form is a character beyond U+FFFF; YAML has another escape for it, and refuses
-this one."""
 
 
 class Location(NamedTuple):
@@ -50,13 +42,17 @@ class SourceObject(NamedTuple):
 def read_manifests(names: Sequence[str], *, recursive: bool = False) -> list[SourceObject]:
     """Read files, directories (`recursive`: those below, too) and standard input (`-`).
 
-    Raises DocumentError for an input that cannot be read or that `_objects` refuses, or if none has a
-    document; UsageError if standard input is named twice.
+    Raises DocumentError for an input that cannot be read or parsed, or if none has a document; UsageError if
+    standard input is named twice.
     """
     if names.count("-") > 1:
         raise UsageError("-f - may be given only once")
-    texts = [text for name in names for text in _texts(name, recursive=recursive)]
-    documents = [(file, document) for file, text in texts for document in _documents(file, text)]
+    documents = [
+        (file, document)
+        for name in names
+        for file, text in _texts(name, recursive=recursive)
+        for document in parse_documents(text, file, unique_keys=True)
+    ]
     if not documents:
         first = _STANDARD_INPUT if names[0] == "-" else names[0]
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
@@ -74,32 +70,6 @@ def _texts(name: str, *, recursive: bool) -> Iterator[tuple[str, str]]:
     except (OSError, ValueError) as error:
         raise DocumentError(f"{_STANDARD_INPUT}: {getattr(error, 'strerror', None) or error}") from None
     yield _STANDARD_INPUT, decode_text(content, _STANDARD_INPUT)
-
-
-def _documents(file: str, text: str) -> list[ParsedDocument]:
-    """Read a text, YAML or JSON.
-
-    Raises DocumentError for a text that is no YAML, exceeds a limit of `service.documents`, or is a Helm
-    template.
-    """
-    if text.lstrip().startswith("{"):
-        text = _ESCAPE.sub(lambda each: json.loads(f'"{each[0]}"') if len(each[0]) > 2 else each[0], text)
-
-    def line(index: int) -> int:
-        return text.count("\n", 0, index) + 1
-
-    try:
-        documents = parse_documents(text, file, unique_keys=True)
-    except DocumentError as error:
-        if "{{" in text:
-            raise DocumentError(f"{file}, line {line(text.index('{{'))}: {_HELM} ({error})") from None
-        raise
-    for document in documents:
-        # ConfigMaps and Secrets may hold a template as data.
-        is_data = isinstance(document.value, dict) and document.value.get("kind") in ("ConfigMap", "Secret")
-        if not is_data and (found := _HELM_EXPRESSION.search(text, document.start, document.end)):
-            raise DocumentError(f"{file}, line {line(found.start())}: {_HELM}")
-    return documents
 
 
 def _objects(file: str, document: ParsedDocument) -> Iterator[SourceObject]:

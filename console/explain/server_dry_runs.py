@@ -14,8 +14,14 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from console.explain.explainer import RBAC, AnswerDifference, ExplainedPod, Item, ServerAnswer
-from console.explain.pod_documents import SERVER_METADATA
+from console.explain.explainer import (
+    RBAC,
+    SERVER_METADATA,
+    AnswerDifference,
+    ExplainedPod,
+    Item,
+    ServerAnswer,
+)
 from kai import keys
 from kai.frameworks import may_run_framework, settings_of
 from kai.gpu_resources import names_gpu

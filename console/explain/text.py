@@ -9,14 +9,22 @@ from typing import Any, Final
 
 import yaml
 from msgspec import to_builtins
+from msgspec.structs import astuple
 
-from console.explain.explainer import RBAC, ExplainedPod, Item, UnexplainedObject
-from console.explain.pod_documents import PodRequests, asked_by, asked_now
+from console.explain.explainer import (
+    RBAC,
+    ExplainedPod,
+    Item,
+    PodRequests,
+    UnexplainedObject,
+    asked_by,
+    asked_now,
+)
 from console.text_table import natural_widths, shown_widths, table_lines
 from kai import keys
 from kai.kaishare_keys import REASON
 from kai.pod import MalformedPod, decode_pod
-from service.text import counted, fold, one_line, printable
+from service.text import counted, fold, one_line
 from webhook.policy.labels import LabelProblems
 from webhook.policy.pod_parts import annotations_of, as_json
 from webhook.policy.reasons import Action, Finding
@@ -109,18 +117,6 @@ def _with_code(finding: Finding) -> str:
     return f"{finding.sentence} ({finding.reason.code})"
 
 
-def _source_sentence(item: ExplainedPod) -> str:
-    """Describe what decided the share; empty if the pod gets none."""
-    source, size = item.mutation.decision.source, item.mutation.decision.size
-    if source is Source.SIZE_LABEL and size:
-        return f"the pod's label kaishare.dev/size: {size.name}"
-    if source is Source.SIZE_SELECTOR and size and size.selector:
-        return f"the selector of size {size.name}: {printable(size.selector.text)}"
-    if source is Source.DEFAULT_SHARE:
-        return "the namespace's default share"
-    return "the pod's own share" if source is Source.OWN_SHARE and not _earlier_reason(item) else ""
-
-
 def _server_word(item: ExplainedPod) -> str:
     """Return what the API server answered, in one or two words; empty if it was not asked."""
     if item.server is None:
@@ -141,7 +137,8 @@ def _server_sentences(item: ExplainedPod) -> Iterator[str]:
     yield from (f"admitted with {field}: {value}" for field, value in answer.fields.items())
     yield from (f"server warning: {warning}" for warning in answer.warnings)
     if item.is_decided:
-        yield from (f"differs: {difference.sentence}" for difference in answer.differences)
+        for field, ours, theirs in map(astuple, answer.differences):
+            yield f"differs: {field}: {theirs or 'none'} in the cluster, {ours or 'none'} here"
         yield from (f"because: {cause}" for cause in answer.causes)
     yield from (f"note: {note}" for note in answer.notes)
 
@@ -211,8 +208,6 @@ def _sentences(item: ExplainedPod) -> Iterator[str]:
         yield f"file: {one_line(str(item.location))}"
     yield headline(item)
     written = {decision.finding.sentence}
-    if source := _source_sentence(item):
-        yield f"decided by: {source}"
     for denial in item.verdict.denials if item.verdict else ():
         is_new = denial.sentence not in written or denial.reason is not decision.reason
         yield f"denied: {_with_code(denial) if is_new else f'for the reason above ({denial.reason.code})'}"
@@ -328,7 +323,7 @@ def _fields(item: Item, invalid: LabelProblems | None) -> dict[str, Any]:
     if isinstance(item, UnexplainedObject):
         fields |= {"action": None, "reason": item.code, "message": item.message, "pod": None}
         fields |= dict.fromkeys(("denials", "warnings", "policyProblems", "patch"), ())
-        return {**fields, "gpuRequests": list(item.gpu_requests), "atCreation": None}
+        return {**fields, "atCreation": None}
     decision, earlier = item.mutation.decision, item.earlier
     selector = decision.size.selector if decision.size else None
     fields |= {
@@ -346,7 +341,7 @@ def _fields(item: Item, invalid: LabelProblems | None) -> dict[str, Any]:
             {"label": problem.label, "value": problem.value, "message": str(problem)}
             for problem in (invalid.first if invalid else ())
         ],
-        "patch": [dict(operation) for operation in item.sent],
+        "patch": list(map(dict, item.planned if decision.action is Action.INJECTED else ())),
         "pod": {"metadata": item.after.get("metadata") or {}, "spec": item.after.get("spec")},
     }
     if item.server is not None:

@@ -6,13 +6,12 @@ structure: any object with a list of containers is a pod spec, in a JobSet or an
 
 import difflib
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from kai.gpu_resources import is_nothing, names_gpu
 from service.text import LONGEST_VALUE, one_line, quoted
 from webhook.policy.operators import (
     HASH,
@@ -215,17 +214,6 @@ def find_pods(document: Any, *, most: int | None = None) -> list[FoundPod]:
     if workload := workload_kind(_text(document, "apiVersion"), _text(document, "kind")):
         return [_built_in(document, workload, document)]
     return list(islice(_walk(document, document, (), 0, document), most))
-
-
-def gpu_requests(node: Any, pods: Collection[FoundPod], path: Place = ()) -> Iterator[str]:
-    """Yield the paths outside of the pods at which their object names a GPU resource."""
-    if len(path) > _DEEPEST or any(node is pod.template.get("spec") for pod in pods):
-        return
-    for key, child in node.items() if isinstance(node, dict) else enumerate(as_list(node)):
-        is_amount = isinstance(child, int | float | str) and not is_nothing(child)
-        if is_amount and isinstance(key, str) and "/" in key and names_gpu(key):
-            yield f"{'.'.join(map(str, path))}: {key}"
-        yield from gpu_requests(child, pods, (*path, key))
 
 
 def _text(document: dict[str, Any], key: str) -> str:

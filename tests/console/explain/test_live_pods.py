@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from console.cluster.facts import ServedKind
-from console.explain.explainer import ExplainedPod, Explainer
+from console.explain.explainer import ExplainedPod, Explainer, as_new, asked_now
 from console.explain.live_workloads import explain_object, template_position
-from console.explain.pod_documents import as_new, asked_now
 from kube.kinds import FullMeta
 from tests.console.explain.test_operators import JOBS, TEMPLATE, Build
 from tests.support.live_objects import live_pod

@@ -396,7 +396,7 @@ def text(pods: list[ExplainedPod]) -> list[str]:
 )  # fmt: skip
 def test_text_table_and_sums_tell_the_answer(answer: ServerAnswer, word: str, lines: list[str]) -> None:
     pods = answered(answer)
-    assert text(pods)[3:-1] == lines
+    assert text(pods)[2:-1] == lines
     head, row = as_table(pods, columns=120)
     assert row[head.index("SERVER") :].startswith(word)
     assert f"; the API server: 1 {word}" in " ".join(sums(pods, columns=200))
