@@ -32,7 +32,6 @@ from webhook.policy.labels import PolicyMetadata
 from webhook.settings.decision_options import KnownSettings
 from webhook.settings.published_settings import PublishedSettings, SettingsError
 
-MOST_NAMED: Final = 100  # number of namespaces that are read by name; more are listed in one request
 _INSTEAD: Final = "explain --live -n NAMESPACE explains one namespace with your rights"
 _OF_FILES: Final = "the webhook reads its policies from files, not from these namespaces"
 _BY_POLICIES: Final = (
@@ -77,17 +76,16 @@ async def read_facts(
     notes += [_OF_FILES] if is_of_files else [_BY_POLICIES] if published.rules.by_admission_policies else []
     settings = options.completed_by(published)
     unread: dict[str, str] = {}
-    is_listed = names is None or len(names) > MOST_NAMED
     try:
-        if is_listed:
-            namespaces = await _all_namespaces(client, {*(names or ())} - {*created})
+        if names is None:
+            namespaces = await _all_namespaces(client)
         else:
-            namespaces = await _named_namespaces(client, names or (), created, unread)
+            namespaces = await _named_namespaces(client, names, created, unread)
     except REQUEST_ERRORS as error:
         raise PoliciesError(f"--policies cluster: {error}") from None
     if unread and not accepts_unread:
         raise PoliciesError(f"{next(iter(unread.values()))}: {VIEW_IS_ENOUGH}")
-    defaults, limit_notes = await _defaults(reader, [""] if is_listed else sorted(namespaces))
+    defaults, limit_notes = await _defaults(reader, [""] if names is None else sorted(namespaces))
     rules = settings.rules
     if not is_of_files:
         with suppress(*REQUEST_ERRORS, *MALFORMED):
@@ -100,16 +98,13 @@ async def read_facts(
     return DecisionFacts(rules=rules, namespaces=namespaces, defaults=defaults, unread=unread, notes=notes)
 
 
-async def _all_namespaces(client: KubeClient, required: Collection[str]) -> dict[str, PolicyMetadata]:
+async def _all_namespaces(client: KubeClient) -> dict[str, PolicyMetadata]:
     try:
-        namespaces = await fetch_namespaces(client)
+        return await fetch_namespaces(client)
     except ApiError as error:
         if not error.is_forbidden:
             raise
         raise PoliciesError(may_not_list(error, _INSTEAD)) from None
-    for name in sorted(set(required) - namespaces.keys()):
-        raise PoliciesError(does_not_exist(name))
-    return namespaces
 
 
 async def _named_namespaces(

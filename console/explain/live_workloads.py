@@ -5,13 +5,12 @@ templates stand for it: the ReplicaSets of a Deployment, the Jobs of a CronJob o
 owners, such as an Argo Workflow, are grouped by that owner, and the newest pod that has not ended stands for
 the group.
 
-Left out and counted in a note are Jobs that have finished, pods without a workload that have ended, and
-ReplicaSets without replicas whose owner was not listed: they are earlier revisions. Workloads that are scaled
-to 0 stay, since they make pods when they are scaled up. A PodTemplate makes no pods and is not read.
+Left out are Jobs that have finished, pods without a workload that have ended, and ReplicaSets without
+replicas whose owner was not listed: they are earlier revisions. Workloads that are scaled to 0 stay, since
+they make pods when they are scaled up. A PodTemplate makes no pods and is not read.
 """
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -36,7 +35,7 @@ from kube.kinds import FullMeta, Kind, ObjectOwner
 from service.text import MALFORMED, counted, one_line
 from webhook.policy.operators import OPERATORS
 from webhook.policy.pod_parts import as_map, as_maps
-from webhook.policy.templates import WORKLOADS, FoundPod
+from webhook.policy.templates import WORKLOADS
 
 MOST_WORKLOADS: Final = 20_000  # number of workloads and pods that are explained; about 15 kB of memory each
 _MOST_OWNERS: Final = 200_000  # number of objects whose owners are known; about 500 bytes of memory each
@@ -86,29 +85,6 @@ def explain_object(
     return items
 
 
-_ROLE_LABELS: Final = (
-    *("training.kubeflow.org/replica-type", "jobset.sigs.k8s.io/replicatedjob-name"),
-    *("leaderworkerset.sigs.k8s.io/worker-index", "training.kubeflow.org/job-role", "volcano.sh/task-spec"),
-)
-"""Labels by which the pods of a workload's templates differ; see the sources in `operators.OPERATORS`."""
-
-
-TemplatePosition = Callable[[Mapping[str, str]], int | None]
-
-
-def template_position(templates: Sequence[FoundPod]) -> TemplatePosition:
-    """Return what tells by a pod's labels which of a workload's templates it has; None if they do not."""
-    if len(templates) <= 1:
-        return lambda _labels: 0
-    for label in _ROLE_LABELS:
-        values = [each.additions.labels.get(label) if each.additions else None for each in templates]
-        positions = {value: place for place, value in enumerate(values) if value is not None}
-        if positions and values.count(None) <= 1:
-            otherwise = values.index(None) if None in values else None
-            return lambda labels: positions.get(labels.get(label, ""), otherwise)
-    return lambda _labels: None
-
-
 def _served(kind: str) -> ServedKind:
     group = WORKLOADS[kind].group
     return ServedKind(group=group, version="v1", kind=kind, resource=f"{kind.lower()}s", is_namespaced=True)
@@ -128,9 +104,9 @@ async def live_workloads(
 ) -> tuple[list[Item], list[str]]:
     """Explain the workloads and pods that exist in a cluster, with the caller's rights; return also notes.
 
-    `running` is None for a template whose pods could not all be counted. A kind that the caller may not list
-    becomes a note. A kind that the API server does not serve is skipped. `namespaces` are those to read,
-    managed or not; None reads all managed namespaces of the cluster.
+    `running` is None for one of several templates, and where pods could not all be counted. A kind that the
+    caller may not list becomes a note. A kind that the API server does not serve is skipped. `namespaces` are
+    those to read, managed or not; None reads all managed namespaces of the cluster.
     """
     reading = _Reading(FactReader(client, seconds=_MOST_SECONDS), explainer, namespaces)
     for kind in (*await reading.operators(), *_BUILT_IN):
@@ -145,25 +121,13 @@ def _sort_key(item: Item) -> tuple[str, str]:  # keeps the templates of an objec
     return item.namespace, item.owner if item.is_sample else f"{item.pod.kind} {item.pod.name}"
 
 
-_NO_PODS: Final = PodRequests()
-
-
 @dataclass(slots=True)
 class _Group:
     """A workload, or the pods of an owner that was not listed, with what it runs."""
 
     items: list[Item] = field(default_factory=list)
-    position_of: TemplatePosition = lambda _labels: 0
-    running: dict[int, PodRequests] = field(default_factory=dict)  # by position; not of ended pods
-    is_untold: bool = False  # whether no label tells the template of one of its pods
+    running: PodRequests = field(default_factory=PodRequests)  # not of ended pods
     newest: FullMeta | None = None  # the newest pod of an owner that was not listed
-
-    def count(self, metadata: FullMeta, document: bytes) -> None:
-        position = self.position_of(metadata.labels)
-        if position is None:
-            self.is_untold = True
-        else:
-            self.running[position] = self.running.get(position, _NO_PODS) + asked_now(document)
 
 
 @dataclass(slots=True)
@@ -176,7 +140,6 @@ class _Reading:
     tops: dict[ObjectKey, ObjectKey] = field(default_factory=dict)
     """The topmost owner of each listed object; the object itself if its owner was not listed before."""
     groups: dict[ObjectKey, _Group] = field(default_factory=dict)
-    left_out: Counter[str] = field(default_factory=Counter)
     sentences: dict[str, None] = field(default_factory=dict)  # about what was not read
     unmanaged: set[str] = field(default_factory=set)  # namespaces with objects that are not kept
     uncounted: set[str] = field(default_factory=set)  # namespaces whose pods are not all counted; empty: all
@@ -185,22 +148,20 @@ class _Reading:
     def items(self) -> Iterator[Item]:
         """Yield what was explained, with the numbers of pods."""
         for group in self.groups.values():
-            pods = [item for item in group.items if isinstance(item, ExplainedPod)]
-            for position, item in enumerate(pods):
-                is_known = not group.is_untold and not {"", item.namespace} & self.uncounted
-                yield replace(item, running=group.running.get(position, _NO_PODS) if is_known else None)
-            yield from (item for item in group.items if isinstance(item, UnexplainedObject))
+            for item in group.items:
+                if isinstance(item, ExplainedPod):
+                    is_known = not item.has_siblings and not {"", item.namespace} & self.uncounted
+                    yield replace(item, running=group.running if is_known else None)
+                else:
+                    yield item
 
     def notes(self) -> Iterator[str]:
         """Yield what is left out and what was not read."""
-        if any(self.left_out.values()):
-            counts = (counted(count, word) for word, count in sorted(self.left_out.items()) if count)
-            yield f"left out: {', '.join(counts)}"
         if self.is_cut:
             yield f"only the first {MOST_WORKLOADS} workloads and pods are explained"
-        if untold := sum(group.is_untold for group in self.groups.values()):
-            what = f"the pods of {counted(untold, 'workload')} are not counted"
-            yield f"{what}: no label tells which template they come from"
+        items = (item for group in self.groups.values() for item in group.items[:1])
+        if several := sum(isinstance(item, ExplainedPod) and item.has_siblings for item in items):
+            yield f"the pods of {counted(several, 'workload')} with several templates are not counted"
         yield from self.sentences
         if self.unmanaged:
             namespaces = counted(len(self.unmanaged), "namespace")
@@ -246,14 +207,10 @@ class _Reading:
             each.get("type") in _FINISHED and each.get("status") == "True"
             for each in as_maps(status.get("conditions"))
         )
-        if ended and (kind.kind == "Job" or kind not in _BUILT_IN):
-            self.left_out["finished job"] += 1
-        elif kind.kind == "ReplicaSet" and owner and _map(workload.spec).get("replicas") == 0:
-            self.left_out["empty ReplicaSet"] += 1
-        elif group := self._group((metadata.namespace, metadata.uid)):
+        is_over = ended and (kind.kind == "Job" or kind not in _BUILT_IN)
+        is_empty = kind.kind == "ReplicaSet" and owner and _map(workload.spec).get("replicas") == 0
+        if not is_over and not is_empty and (group := self._group((metadata.namespace, metadata.uid))):
             group.items = explain_object(self.explainer, kind, metadata, document, owner)
-            pods = [item.pod for item in group.items if isinstance(item, ExplainedPod)]
-            group.position_of = template_position(pods)
 
     def _is_topmost(self, metadata: FullMeta) -> bool:
         """Add an object to the owners, once; return whether it is a topmost one."""
@@ -273,7 +230,6 @@ class _Reading:
         # A mirror pod's owner is its node, which creates nothing.
         owner = None if keys.MIRROR_POD in metadata.annotations else metadata.owner
         if str(_map(pod.status).get("phase")) in keys.FINISHED_PHASES:
-            self.left_out["ended pod"] += owner is None
             return
         key = metadata.namespace, owner.uid if owner else metadata.uid
         top = self.tops.get(key)
@@ -282,7 +238,7 @@ class _Reading:
         group = self._group(top or key)
         if group is None:
             return
-        group.count(metadata, document)
+        group.running += asked_now(document)
         if top is None and (group.newest is None or _age_key(metadata) > _age_key(group.newest)):
             group.newest = metadata
             group.items = explain_object(self.explainer, _PODS, metadata, document, owner)

@@ -8,15 +8,13 @@ import pytest
 
 from console.cluster.facts import ServedKind
 from console.explain.explainer import ExplainedPod, Explainer, as_new, asked_now
-from console.explain.live_workloads import explain_object, template_position
+from console.explain.live_workloads import explain_object
 from kube.kinds import FullMeta
-from tests.console.explain.test_operators import JOBS, TEMPLATE, Build
 from tests.support.live_objects import live_pod
 from tests.support.pods import container, folder_from
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.reasons import Reason
-from webhook.policy.templates import find_pods
 
 PODS = ServedKind(group="", version="v1", kind="Pod", resource="pods", is_namespaced=True)
 
@@ -116,22 +114,6 @@ def test_what_a_pod_asks_for() -> None:
     assert (
         str(asked_now(b'{"metadata": {}, "spec": {"containers": 3}}')) == "0 GPUs and 1 request not counted"
     )
-
-
-@pytest.mark.parametrize("case", JOBS, ids=lambda case: case[0])
-def test_the_template_of_every_pod_of_an_operator(case: tuple[str, Build, str]) -> None:
-    job = case[1](TEMPLATE)
-    templates = find_pods(job.manifest)
-    position_of = template_position(templates)
-    for path, pod in job.pods:
-        position = position_of(pod["metadata"].get("labels", {}))
-        assert position is not None
-        assert templates[position].path == path
-
-
-def test_templates_that_no_label_tells_apart() -> None:
-    (template,) = find_pods({"kind": "Deployment", "spec": {"template": TEMPLATE}})
-    assert template_position([template, template])({"app": "web"}) is None
 
 
 def recorded_pods() -> list[tuple[str, dict[str, Any]]]:

@@ -105,11 +105,11 @@ STAND_FOR: dict[str, tuple[list[Json], list[str]]] = {
     "unreadable template": ([workload("Deployment", "bad", template={"spec": {"containers": 3}})], ["Deployment bad: unreadable"]),
     "operator with two templates": (
         of_operator(py_torch_job(template(), {"Master": 1, "Worker": 3})),
-        ["PyTorchJob job, spec.pytorchReplicaSpecs.Master.template: distributed, 1 pods, 1 GPU",
-         "PyTorchJob job, spec.pytorchReplicaSpecs.Worker.template: distributed, 3 pods, 3 GPUs"]),
+        ["PyTorchJob job, spec.pytorchReplicaSpecs.Master.template: distributed, None",
+         "PyTorchJob job, spec.pytorchReplicaSpecs.Worker.template: distributed, None"]),
     "jobs of a job set": (
         of_operator(job_set(template(), [1, 1])),
-        [f"JobSet job, spec.replicatedJobs.{n}.template.spec.template: distributed, 1 pods, 1 GPU" for n in (0, 1)]),
+        [f"JobSet job, spec.replicatedJobs.{n}.template.spec.template: distributed, None" for n in (0, 1)]),
 }  # fmt: skip
 
 
@@ -119,20 +119,6 @@ async def test_which_objects_stand_for_which(
 ) -> None:
     result = await read(client, server, *items)
     assert lines(result) == expected
-
-
-async def test_what_is_left_out_is_counted(client: KubeClient, server: ApiServer) -> None:
-    failed = {"conditions": [{"type": "Failed", "status": "True"}]}
-    finished = [
-        {**workload("Job", name), "status": status} for name, status in (("done", DONE), ("failed", failed))
-    ]
-    old = workload("ReplicaSet", "old", reference("Rollout", "r"), replicas=0)
-    result = await read(
-        client, server, *finished, old, workload("Job", "waits"), live_pod("p", phase="Succeeded")
-    )
-    left_out = "left out: 1 empty ReplicaSet, 1 ended pod, 2 finished jobs"
-    assert result[1] == [left_out]
-    assert [item.pod.name for item in result[0] if isinstance(item, ExplainedPod)] == ["waits"]
 
 
 async def test_only_managed_namespaces_of_all(client: KubeClient, server: ApiServer) -> None:
@@ -212,14 +198,10 @@ async def test_an_owner_elsewhere_hides_no_object(client: KubeClient, server: Ap
     assert [item.namespace for item in result[0]] == ["team-a", "team-b"]
 
 
-async def test_pods_without_the_templates_label_do_not_count(client: KubeClient, server: ApiServer) -> None:
+async def test_pods_of_several_templates_are_not_counted(client: KubeClient, server: ApiServer) -> None:
     job, *pods = of_operator(py_torch_job(template(), {"Master": 1, "Worker": 1}))
-    pods[1]["metadata"]["labels"] = {}
-    result = await read(client, server, job, *pods)
-    assert [item.running for item in result[0] if isinstance(item, ExplainedPod)] == [None, None]
-    assert result[1] == [
-        "the pods of 1 workload are not counted: no label tells which template they come from"
-    ]
+    _, notes = await read(client, server, job, *pods)
+    assert notes == ["the pods of 1 workload with several templates are not counted"]
 
 
 async def test_too_many(client: KubeClient, server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,11 +220,9 @@ def test_types_of_replicas_in_any_case_are_counted() -> None:
     manifest = py_torch_job(TEMPLATE, {"Master": 1, "Worker": 1}).manifest
     specs = manifest["spec"]["pytorchReplicaSpecs"]
     manifest["spec"]["pytorchReplicaSpecs"] = {"master": specs["Master"], "WORKER": specs["Worker"]}
-    names = [pod.as_created("team-a")["spec"]["containers"][0]["env"] for pod in find_pods(manifest)]
-    assert [{"name": "RANK", "value": rank} in env for rank, env in zip("01", names, strict=True)] == [
-        True,
-        True,
-    ]
+    pods = [pod.as_created("team-a")["spec"]["containers"][0]["env"] for pod in find_pods(manifest)]
+    ranks = [variable["value"] for env in pods for variable in env if variable["name"] == "RANK"]
+    assert ranks == ["0", "1"]
 
 
 def test_variables_follow_those_of_the_template() -> None:
@@ -238,13 +236,6 @@ def test_variables_follow_those_of_the_template() -> None:
     odd = with_pod(gpu_container("tensorflow", env="text"))
     (broken, _) = find_pods(py_torch_job_manifest(odd))
     assert broken.as_created(NAMESPACE)["spec"]["containers"][0]["env"] == "text"
-
-
-def test_only_the_container_of_tensorflow_gets_the_cluster() -> None:
-    (pod,) = find_pods(tf_job(BARE, {"Worker": 2}).manifest)
-    first, second = pod.as_created(NAMESPACE)["spec"]["containers"]
-    assert [entry["name"] for entry in first["env"]] == ["TF_CONFIG"]
-    assert "env" not in second
 
 
 def py_torch_job_manifest(template: dict[str, Any]) -> dict[str, Any]:
@@ -316,25 +307,6 @@ def test_each_writer_of_evidence_is_known_to_the_preview() -> None:
 def test_a_template_in_another_place_has_no_additions() -> None:
     for group, kind in OPERATORS:
         assert additions_of({"apiVersion": f"{group}/v1", "kind": kind}, ("spec", "elsewhere")) is None
-
-
-# What explain prints.
-
-JOB = yaml.safe_dump(py_torch_job(BARE, {"Master": 1, "Worker": 1}).manifest, sort_keys=False)
-ADDED = ("WORLD_SIZE", "MASTER_ADDR", "PET_NNODES", "training.kubeflow.org", "ownerReferences", "env:")
-
-
-def test_the_additions_are_not_shown(run: Run) -> None:
-    for output in ("text", "json"):
-        result = run(JOB, *OPTIONS, "-o", output)
-        assert result.status == 0, output
-        for name in ADDED:
-            assert name not in result.out, output
-    assert (
-        "container tensorflow keeps its whole GPU: a PyTorchJob of 2 ranks; kaishare.dev/distributed=share"
-        in run(JOB, *OPTIONS).out
-    )
-    assert "(distributed)" in run(JOB, *OPTIONS).out
 
 
 def test_a_job_sets_pods_have_the_label_of_its_coordinator() -> None:

@@ -41,19 +41,9 @@ async def ask(client: KubeClient, document: Json | None = None) -> ServerAnswer:
     return answer
 
 
-async def test_every_request_is_a_dry_run(server: ApiServer, client: KubeClient) -> None:
-    server.always = says(json.dumps(bare_pod("p")), status=201)
-    kinds = ("Deployment", "StatefulSet", "CronJob")
-    documents = [bare_pod("p"), *(workload(kind) for kind in kinds)]
-    admitted = await answers(client, [explained(document) for document in documents * 10])
-    assert [answer.is_admitted for answer in admitted] == [True] * 40
-    assert len(server.requests) == 40
-    for request in server.requests:
-        assert (request.method, request.path) == ("POST", "/api/v1/namespaces/team/pods")
-        assert dict(request.query) == {"dryRun": "All", "fieldManager": "kaishare-explain"}
-
-
-async def test_at_most_eight_pods_are_sent_at_once(server: ApiServer, client: KubeClient) -> None:
+async def test_every_request_is_a_dry_run_and_at_most_eight_run_at_once(
+    server: ApiServer, client: KubeClient
+) -> None:
     running = most = 0
 
     async def answer(_request: web.Request) -> web.StreamResponse:
@@ -65,8 +55,13 @@ async def test_at_most_eight_pods_are_sent_at_once(server: ApiServer, client: Ku
         return web.json_response(bare_pod("p"), status=201)
 
     server.always = answer
-    await answers(client, [explained(bare_pod("p"))] * 50)
-    assert most == 8
+    documents = [bare_pod("p"), *map(workload, ("Deployment", "StatefulSet", "CronJob"))]
+    admitted = await answers(client, [explained(document) for document in documents * 10])
+    assert [answer.is_admitted for answer in admitted] == [True] * 40
+    assert (len(server.requests), most) == (40, 8)
+    for request in server.requests:
+        assert (request.method, request.path) == ("POST", "/api/v1/namespaces/team/pods")
+        assert dict(request.query) == {"dryRun": "All", "fieldManager": "kaishare-explain"}
 
 
 POD = json.dumps(bare_pod("p"))
@@ -100,8 +95,7 @@ async def test_an_answer_that_is_no_pod_is_a_problem(
 async def test_no_connection_is_a_problem(server: ApiServer, client: KubeClient) -> None:
     await server.stop()
     answer = await ask(client)
-    assert answer.is_admitted is None
-    assert "Connect call failed" in answer.problem or "refused" in answer.problem
+    assert (answer.is_admitted, bool(answer.problem)) == (None, True)
 
 
 async def test_a_proxy_that_removes_dry_run_is_reported(server: ApiServer, client: KubeClient) -> None:
@@ -214,8 +208,7 @@ async def test_a_pod_that_should_be_denied_is_a_difference(server: ApiServer, cl
     server.always = says(json.dumps(OPTED_OUT), status=201)
     item = server_answers.explained(OPTED_OUT, managed_namespace("asked", mode="enforce"))
     (answer,) = await answers(client, [item])
-    assert answer.differences[0].field == "verdict"
-    assert answer.causes[0].startswith("kaishare's validating webhook did not deny the pod")
+    assert (answer.differences[0].field, "did not deny the pod" in answer.causes[0]) == ("verdict", True)
 
 
 async def test_a_namespace_that_is_no_name_or_does_not_exist(server: ApiServer, client: KubeClient) -> None:
@@ -280,11 +273,6 @@ NO_CALL = (
     'Internal error occurred: failed calling webhook "pods.validate.kaishare.dev": failed to call webhook:'
     ' Post "https://127.0.0.1:37659/validate/pods?timeout=5s": dial tcp 127.0.0.1:37659: connect: connection refused'
 )
-OWNED = "cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on: , <nil>"
-PRIORITY = (
-    "the integer value of priority (5) must not be provided in pod spec; priority admission controller computed"
-    " 0 from the given PriorityClass name"
-)
 
 
 def forbidden(message: str) -> str:
@@ -303,21 +291,12 @@ def forbidden(message: str) -> str:
         (403, "policy 'map' with binding 'map-bind' denied request: JSON Patch: error in remove for path: '/spec/a': missing value", "MutatingAdmissionPolicy map"),  # 1.36
         (403, forbidden("exceeded quota: gpu-quota, requested: requests.nvidia.com/gpu=1, used: requests.nvidia.com/gpu=0, limited: requests.nvidia.com/gpu=0"), "quota gpu-quota"),
         (403, forbidden("failed quota: compute: must specify requests.cpu for: main"), "quota compute"),
-        (403, forbidden("status unknown for quota: unknown, resources: pods"), "quota unknown"),
         (403, forbidden("insufficient quota to consume: requests.nvidia.com/gpu"), "a quota"),  # resourcequota/controller.go
         (403, forbidden('violates PodSecurity "baseline:latest": host namespaces (hostNetwork=true)'), "Pod Security baseline"),
-        (403, forbidden('violates PodSecurity "restricted:v1.30": runAsNonRoot != true'), "Pod Security restricted"),
         (403, forbidden("maximum nvidia.com/gpu usage per Container is 1, but limit is 2"), "a LimitRange"),
         (403, forbidden("[maximum cpu usage per Pod is 1, but limit is 2, maximum memory usage per Pod is 1]"), "a LimitRange"),
-        (403, forbidden("minimum cpu usage per Container is 1. No request is specified"), "a LimitRange"),
         (403, forbidden("memory max limit to request ratio per Container is 1, but provided ratio is 2.000000"), "a LimitRange"),
         (403, forbidden("no PriorityClass with name nope was found"), "the API server"),
-        (403, forbidden(PRIORITY), "the API server"),
-        (403, forbidden('pod rejected: RuntimeClass "nope" not found'), "the API server"),
-        (403, forbidden('error looking up service account plain/nope: serviceaccount "nope" not found'), "the API server"),
-        (403, forbidden("pod node label selector conflicts with its namespace node label selector"), "the API server"),
-        (403, forbidden(OWNED), "the API server"),
-        (403, forbidden("unable to create new content in namespace sel because it is being terminated"), "the API server"),
         (422, 'Pod "p" is invalid: spec.containers[0].image: Required value', "the API server"),
         (400, 'Pod in version "v1" cannot be handled as a Pod: json: cannot unmarshal string into Go struct field', "the API server"),
         # Not known, and said to be so.
@@ -341,8 +320,6 @@ def test_refusals(status: int, message: str, refused_by: str) -> None:
         (404, "NotFound", 'namespaces "team" not found', "", "namespace team does not exist in this cluster"),
         (400, "BadRequest", 'admission webhook "x.y" does not support dry run', "webhook x.y", "webhook x.y does not support dry runs, so no pod can be tried"),
         (401, "Unauthorized", "Unauthorized", "", "the API server answered 401 Unauthorized: Unauthorized"),
-        (429, "TooManyRequests", "later", "", "the API server answered 429 TooManyRequests: later"),
-        (504, "Timeout", "Timeout: request did not complete", "", "the API server answered 504 Timeout: Timeout: request did not complete"),
         (409, "Conflict", "Operation cannot be fulfilled", "", "the API server answered 409 Conflict: Operation cannot be fulfilled"),
         (302, "Found", "", "", "the API server answered 302 Found: "),
     ],
