@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from console.explain import live_workloads as live
-from console.explain.explainer import ExplainedPod, Explainer, Item, UnexplainedObject
+from console.explain.explainer import ExplainedPod, Explainer, Item
 from console.explain.live_workloads import live_workloads
 from kube.client import KubeClient
 from kube.kinds import FullMeta, ObjectOwner
@@ -183,12 +183,8 @@ async def test_failed_lists(client: KubeClient, server: ApiServer, part: str, an
 async def test_discovery_that_fails_is_a_note(client: KubeClient, server: ApiServer) -> None:
     server.path = "no path"
     server.objects = {**LiveObjects([DEPLOYMENT]).answers, "/apis": {"kind": "APIGroupList"}}
-    result = await live_workloads(client, explainer(), namespaces=TEAM)
-    assert len(result[0]) == 1
-    (note,) = result[1]
-    assert note.startswith(
-        "jobs of training operators are left out: the kinds that the API server serves not"
-    )
+    (_, (note,)) = await live_workloads(client, explainer(), namespaces=TEAM)
+    assert "jobs of training operators are left out: " in note
     assert "GET /apis: expected aggregated discovery" in note
 
 
@@ -213,17 +209,6 @@ async def test_too_many(client: KubeClient, server: ApiServer, monkeypatch: pyte
     without = [f"StatefulSet set-{number}, {NO_PODS}" for number in (1, 2)]
     assert lines(result) == [f"StatefulSet set-0, {ONE_POD}", *without]
     assert result[1] == ["only the first 3 workloads and pods are explained"]
-
-
-async def test_a_large_object_with_a_malformed_value(client: KubeClient, server: ApiServer) -> None:
-    large = workload("Deployment", "large", template=template(annotations={"note": "x" * 100_000}))
-    wrong = workload("Deployment", "wrong", template=template(annotations={"note": 7}))
-    result = await read(client, server, large, wrong)
-    assert lines(result) == [
-        f"Deployment large, spec.template: {CONVERTED}, 0 pods, 0 GPUs",
-        "Deployment wrong, spec.template: malformed-pod, 0 pods, 0 GPUs",
-    ]
-    assert not any(isinstance(item, UnexplainedObject) for item in result[0])
 
 
 async def test_objects_that_only_their_own_decoder_refuses(client: KubeClient, server: ApiServer) -> None:

@@ -208,12 +208,13 @@ def test_numbers_that_the_api_server_refuses_are_no_error(case: tuple[str, Build
 
 
 def test_the_number_of_replicas_costs_no_memory() -> None:
-    manifest = tf_job(TEMPLATE, {"Worker": 2}).manifest
+    manifest = tf_job(BARE, {"Worker": 2}).manifest
     manifest["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] = 10**9
     (pod,) = find_pods(manifest)
-    assert pod.additions is not None
-    assert len(pod.additions.variables["TF_CONFIG"]) < 2_000_000
     assert previewed(policy_of(HALF), pod).reason in (Reason.DISTRIBUTED, Reason.WHOLE_GPU_CONVERTED)
+    first, second = pod.as_created(NAMESPACE)["spec"]["containers"]
+    assert [(each["name"], len(each["value"]) < 2_000_000) for each in first["env"]] == [("TF_CONFIG", True)]
+    assert "env" not in second, "only the container of TensorFlow gets the cluster"
 
 
 def test_types_of_replicas_in_any_case_are_counted() -> None:
@@ -231,16 +232,9 @@ def test_variables_follow_those_of_the_template() -> None:
     job = py_torch_job(template, {"Master": 1, "Worker": 1})
     assert_preview_equals_answer(policy_of(HALF), job)
     pod = find_pods(job.manifest)[0].as_created(NAMESPACE)
-    assert [entry["value"] for entry in pod["spec"]["containers"][0]["env"] if entry["name"] == "WORLD_SIZE"] == ["1", "2"]  # fmt: skip
-    assert pod["spec"]["containers"][1]["env"]
-    odd = with_pod(gpu_container("tensorflow", env="text"))
-    (broken, _) = find_pods(py_torch_job_manifest(odd))
-    assert broken.as_created(NAMESPACE)["spec"]["containers"][0]["env"] == "text"
-
-
-def py_torch_job_manifest(template: dict[str, Any]) -> dict[str, Any]:
-    specs = {"Master": {"template": template}, "Worker": {"template": template}}
-    return workload("PyTorchJob", "kubeflow.org/v1", {"pytorchReplicaSpecs": specs})
+    assert [each["value"] for each in pod["spec"]["containers"][0]["env"] if each["name"] == "WORLD_SIZE"] == ["1", "2"]  # fmt: skip
+    odd = py_torch_job(with_pod(gpu_container("tensorflow", env="text")), {"Master": 1, "Worker": 1})
+    assert find_pods(odd.manifest)[0].as_created(NAMESPACE)["spec"]["containers"][0]["env"] == "text"
 
 
 SCHEDULERS: list[tuple[str, dict[str, Any], str]] = [
@@ -273,7 +267,8 @@ MAKE_NO_PODS = [
     ("trainer.kubeflow.org/v1alpha1", "ClusterTrainingRuntime"),
     ("serving.kserve.io/v1alpha1", "ServingRuntime"), ("serving.kserve.io/v1alpha1", "ClusterServingRuntime"),
     ("argoproj.io/v1alpha1", "WorkflowTemplate"), ("argoproj.io/v1alpha1", "ClusterWorkflowTemplate"),
-    ("flow.volcano.sh/v1alpha1", "JobTemplate"),
+    ("flow.volcano.sh/v1alpha1", "JobTemplate"), ("networking.k8s.io/v1", "NetworkPolicy"),
+    ("autoscaling.k8s.io/v1", "VerticalPodAutoscaler"),
 ]  # fmt: skip
 
 
