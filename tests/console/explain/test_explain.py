@@ -43,10 +43,6 @@ RAY = {
     "apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": "s"},
     "spec": {"headGroupSpec": ONE_GPU},
 }  # fmt: skip
-JOB_SET = {
-    "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "s"},
-    "spec": {"replicatedJobs": [{"name": "a", "template": {"spec": ONE_GPU}}]},
-}  # fmt: skip
 JOB = deployment(bare(gpu_container()), kind="Job")
 MAY_ADD = "note: the controller of this RayCluster may add labels, which the selectors of sizes see"
 WHOLE = "container main: one whole GPU became gpu-fraction 0.5 by namespace default (whole-gpu-converted)"
@@ -64,22 +60,17 @@ IN_TRAINING = {**bare(), "metadata": {"name": "a", "namespace": "training"}}
         (bare(gpu_container()), (QUEUE, "--label=kaishare.dev/gpu-fraction=2"), 1, 'policy: namespace default: kaishare.dev/gpu-fraction: "2" is not allowed; allowed: 0.02 to 0.99'),
         (bare(annotations={"gpu-fraction": "1.5"}), (QUEUE,), 0, "warning: KAI will refuse this pod"),
         (bare(annotations={"gpu-fraction": 0.5}), (QUEUE,), 1, "expected str | null, got float (malformed-pod)"),  # type: ignore[dict-item]
-        (bare(annotations={"a": 1}), (QUEUE, ENFORCE), 1, "(malformed-pod)"),  # type: ignore[dict-item]
         # the headline names what changes
         (bare(gpu_container()), (QUEUE, HALF), 0, f"\n  changed: {WHOLE}\n"),
         (bare(gpu_container()), (QUEUE, HALF, OBSERVE), 0, f"\n  would be changed (mode observe): {WHOLE}\n"),
         (bare(container(limits={"nvidia.com/mig-1g.5gb": 1})), (QUEUE, HALF), 0, "  changed (scheduler, queue), no share given: the pod uses MIG devices (mig)\n"),
         (bare(gpu_container(count="2")), (QUEUE, HALF, TRAIN), 0, f"  changed (scheduler, queue, priority), {TWO_GPUS}\n"),
         (bare(gpu_container(count="2")), (QUEUE, HALF, OBSERVE), 0, f"  would be changed (scheduler, queue, mode observe), {TWO_GPUS}\n"),
-        (bare(container("side"), gpu_container()), (QUEUE, HALF), 0, "no share given: KAI before v0.9.12 supports only the first container, not main (container-not-first)\n"),
-        (bare(container(limits={"nvidia.com/gpu.shared": 1})), (QUEUE, HALF), 0, "no share given: the pod requests nvidia.com/gpu.shared, which may be another accelerator (other-gpu-resource)\n"),
         (bare(annotations={"gpu-fraction": "0.5"}), (QUEUE, HALF, "--label=kaishare.dev/gpu-toleration=inject"), 0, "  changed (scheduler, queue, toleration), no share given: the pod sets its own share, which is not changed (own-share)\n"),
         (OPTED_OUT, (QUEUE, HALF), 0, '\n  left alone: the pod label kaishare.dev/inject is "false" (opted-out)\n'),
-        (bare(labels={"kai.scheduler/queue": "queue-a"}), (QUEUE, HALF, "--label=kaishare.dev/scheduler=default-scheduler"), 0, "\n  unchanged: the namespace's scheduler is default-scheduler, which does not support shares (scheduler-not-kai)\n"),
         # sizes, and labels that a controller may add
         (RAY, (*SIZES, TRAIN_SIZE), 0, MAY_ADD),
         (RAY, SIZES, 0, "!note:"),
-        (JOB_SET, (*SIZES, TRAIN_SIZE), 0, "!note:"),
         (JOB, (*SIZES, TRAIN_SIZE), 0, "!note:"),
         (bare(gpu_container(), labels={"kaishare.dev/size": "trian"}), SIZES, 0, 'size "trian" is not defined here; nearest first: train, serve'),
         # a key that no policy reads
@@ -87,33 +78,24 @@ IN_TRAINING = {**bare(), "metadata": {"name": "a", "namespace": "training"}}
         (bare(), (QUEUE, "--label=team=a"), 2, "the label team has no effect (see"),
         (bare(), (QUEUE, "--annotation=kaishare.dev/mode=off"), 2, "the annotation kaishare.dev/mode has no effect"),
         # the verdict of enforce
-        (OPTED_OUT, (QUEUE, HALF), 0, "(opted-out)"),
         (OPTED_OUT, (QUEUE, HALF, ENFORCE), 1, "(opt-out-denied)"),
-        (bare(gpu_container()), (QUEUE, HALF, ENFORCE), 0, "(whole-gpu-converted)"),
-        (bare(nodeName="n"), (QUEUE, ENFORCE), 1, "(node-name-denied)"),
-        (deployment(bare(), kind="DaemonSet"), (QUEUE, ENFORCE), 0, "(daemonset)"),
         (deployment(bare(gpu_container()), kind="DaemonSet"), (QUEUE, ENFORCE), 1, "(daemonset-gpu-denied)"),
         # options of the webhook's administrator
         (CLASSED, (QUEUE, TRAIN, "--default-priority-class=usual"), 0, "priorityClassName: train"),
         (CLASSED, (QUEUE, TRAIN), 0, "!priorityClassName: train"),
         (CLASSED, (QUEUE, "--default-priority-class=Not A Name"), 2, "allowed: the name of a PriorityClass"),
-        (bare(), ("-f", CLASSIFY, "--policies", POLICIES, "--inject-shares=false"), 0, "(shares-off)"),
         (bare(), ("-f", CLASSIFY, "--policies", POLICIES, "--exclude-namespaces", " inference , x ,"), 0, "(namespace-excluded)"),
-        (bare(), ("-f", CLASSIFY, "--policies", POLICIES, "--exclude-namespaces", ""), 0, "!(namespace-excluded)"),
         (bare(), ("-f", CLASSIFY, "--policies", POLICIES, "--kai-version", "v0.7.11"), 0, "(whole-gpu-converted)"),
         # the queue label of an owner; KAI puts the pods into the queue "", which does not exist (KAI v0.13.4)
         (OWNED, (QUEUE,), 0, 'warning: KAI uses the Deployment\'s queue label "queue-b", not the pods\' "queue-a"'),
         (deployment(bare(), labels={"kai.scheduler/queue": ""}), (QUEUE,), 0, 'queue label "", not the pods\' "queue-a"'),
         (deployment(bare(), labels={"kai.scheduler/queue": "queue-a"}), (QUEUE,), 0, "!(owner-queue)"),
-        (deployment(bare()), (QUEUE,), 0, "!(owner-queue)"),
-        (bare(labels={"kai.scheduler/queue": "queue-b"}), (QUEUE,), 0, "!(owner-queue)"),
         # namespaces
         (bare(), ("-n", "training", "--policies", POLICIES), 0, "in namespace training"),
         (IN_TRAINING, ("-n", "research", "--policies", POLICIES), 0, "in namespace training"),
         # edits
         (bare(), (QUEUE, "--label=kaishare.dev/mode"), 2, '"kaishare.dev/mode" is not allowed; allowed: KEY=VALUE, or KEY-'),
         (bare(), (QUEUE, "--label==x"), 2, '"=x" is not allowed; allowed: KEY=VALUE, or KEY-'),
-        (bare(), (QUEUE, "--label="), 2, '"" is not allowed; allowed: KEY=VALUE, or KEY-'),
     ],
 )  # fmt: skip
 def test_what_is_said_about_a_pod(
