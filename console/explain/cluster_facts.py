@@ -77,10 +77,7 @@ async def read_facts(
     settings = options.completed_by(published)
     unread: dict[str, str] = {}
     try:
-        if names is None:
-            namespaces = await _all_namespaces(client)
-        else:
-            namespaces = await _named_namespaces(client, names, created, unread)
+        namespaces = await _namespaces(client, names, created, unread)
     except REQUEST_ERRORS as error:
         raise PoliciesError(f"--policies cluster: {error}") from None
     if unread and not accepts_unread:
@@ -98,33 +95,27 @@ async def read_facts(
     return DecisionFacts(rules=rules, namespaces=namespaces, defaults=defaults, unread=unread, notes=notes)
 
 
-async def _all_namespaces(client: KubeClient) -> dict[str, PolicyMetadata]:
-    try:
-        return await fetch_namespaces(client)
-    except ApiError as error:
-        if not error.is_forbidden:
-            raise
-        raise PoliciesError(may_not_list(error, _INSTEAD)) from None
-
-
-async def _named_namespaces(
-    client: KubeClient, names: Collection[str], created: Collection[str], unread: dict[str, str]
+async def _namespaces(
+    client: KubeClient, names: Collection[str] | None, created: Collection[str], unread: dict[str, str]
 ) -> dict[str, PolicyMetadata]:
-    """Return the namespaces; `unread` gets why others could not be read."""
+    """Return the namespaces, all for None; `unread` gets why one could not be read."""
     namespaces: dict[str, PolicyMetadata] = {}
-    for name in sorted(names):
+    for name in [None] if names is None else sorted(names):
         try:
-            namespace_name(name)  # a text of a manifest must not change the path of a request
+            if name is not None:
+                namespace_name(name)  # a text of a manifest must not change the path of a request
             namespaces |= await fetch_namespaces(client, name)
-        except ValueError as error:
-            raise PoliciesError(str(error)) from None
         except ApiError as error:
+            if name is None and error.is_forbidden:
+                raise PoliciesError(may_not_list(error, _INSTEAD)) from None
+            if name is None or not (error.is_forbidden or error.is_not_found):
+                raise
             if error.is_forbidden:
                 unread[name] = may_not_get(name)
-            elif not error.is_not_found:
-                raise
             elif name not in created:
                 raise PoliciesError(does_not_exist(name)) from None
+        except ValueError as error:
+            raise PoliciesError(str(error)) from None
     return namespaces
 
 

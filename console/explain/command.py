@@ -58,9 +58,6 @@ _DEFAULT_NAMESPACE: Final = "default"
 _MOST_AS_TEXT: Final = 4  # number of pods up to which the default output is text
 _EXAMPLES: Final = """examples:
   %(prog)s -n vision -f deployment.yaml
-  %(prog)s --label kai.scheduler/queue=vision \\
-      --label kaishare.dev/gpu-fraction=0.5 -f .
-  %(prog)s --server -n vision -f deployment.yaml
   %(prog)s --live -A --label kaishare.dev/gpu-fraction=0.5
   kubectl kustomize overlays/prod | \\
       %(prog)s --policies namespaces/ -f -
@@ -111,22 +108,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flag = partial(parser.add_argument, action="store_true")
     manifests = "manifests; - reads standard input; may be repeated"
     parser.add_argument("-f", "--filename", **repeated, metavar="FILE|DIR|-", help=manifests)
-    below = "also read the directories below (default: only the .yaml, .yml and .json files in it)"
-    flag("-R", "--recursive", help=below)
-    live = "read the workloads of a cluster instead of manifests: what would a new pod of each get?"
-    flag("--live", help=live)
+    flag("-R", "--recursive", help="also read the directories below (default: the files in it only)")
+    flag("--live", help="read a cluster's workloads instead of manifests: what would a new pod of each get?")
+    flag(
+        "--server",
+        help="also create each pod by dry run: what do the API server and all webhooks say?",
+    )
+    flag("-A", "--all-namespaces", help="with --live: the workloads of all namespaces")
     add_namespace(
         parser,
         "namespace of manifests that name none, of --label and --annotation, and of --live"
         " (default: the context's namespace with a cluster, else default)",
     )
-    flag("-A", "--all-namespaces", help="with --live: the workloads of all namespaces")
-    parser.add_argument(
-        "--policies",
-        metavar="cluster|FILE|DIR",
-        help="source of the policies: the cluster's namespaces, or a file or directory of Namespace objects"
-        " (YAML or JSON) (default: the cluster of the kubeconfig; none with --label and --annotation)",
+    policies = (
+        "source of the policies: the cluster's namespaces, or a file or directory of Namespace objects"
+        " (default: the cluster of the kubeconfig; none with --label and --annotation)"
     )
+    parser.add_argument("--policies", metavar="cluster|FILE|DIR", help=policies)
     for kind, what in (
         ("label", "a label of the namespace"),
         ("annotation", "an annotation of the namespace, the selector of a size"),
@@ -134,19 +132,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         tried = f"preview {what}; KEY- removes one; may be repeated (default: none)"
         read = read_by(partial(read_edit, kind))
         parser.add_argument(f"--{kind}", **repeated, type=read, metavar="KEY=VALUE", help=tried)
-    server = "also create each pod by dry run, and show what the API server and every webhook make of it"
-    flag("--server", help=server)
     add_cluster_options(parser)
     add_settings_namespace(parser)
     add_decision_options(parser, default="the webhook's, with a cluster")
-    parser.add_argument(
-        "-o",
-        "--output",
-        choices=OUTPUTS,
-        metavar="FORMAT",
-        help=f"output format: {', '.join(OUTPUTS)}; table has a line for each pod, wide the same with whole"
-        " names (default: text; table for more than four pods)",
+    output = (
+        f"output format: {', '.join(OUTPUTS)}; table has a line for each pod, wide the same with whole names"
+        " (default: text; table for more than four pods)"
     )
+    parser.add_argument("-o", "--output", choices=OUTPUTS, metavar="FORMAT", help=output)
 
 
 def run(arguments: argparse.Namespace) -> int:

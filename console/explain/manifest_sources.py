@@ -32,11 +32,8 @@ class Location(NamedTuple):
         return f"{self.file}:{self.line}"
 
 
-class SourceObject(NamedTuple):
-    """One document of an input, or an item of one that is a list."""
-
-    value: Any
-    location: Location
+SourceObject = tuple[Any, Location]
+"""One document of an input, or an item of one that is a list."""
 
 
 def read_manifests(names: Sequence[str], *, recursive: bool = False) -> list[SourceObject]:
@@ -78,8 +75,8 @@ def _objects(file: str, document: ParsedDocument) -> Iterator[SourceObject]:
         lines = [before + 1 for before in document.item_lines]
         lines = lines if len(lines) == len(value["items"]) else [line] * len(value["items"])  # merged maps
         for item, item_line in zip(value["items"], lines, strict=True):
-            yield from (SourceObject(each, Location(file, item_line)) for each in flatten_lists([item]))
+            yield from ((each, Location(file, item_line)) for each in flatten_lists([item]))
         return
     if isinstance(value, dict) and "kind" not in value and (name := Path(file).name) in _KUSTOMIZE_FILES:
         value = {"kind": "Kustomization", "metadata": {"name": name}}
-    yield SourceObject(value, Location(file, line))
+    yield value, Location(file, line)

@@ -155,19 +155,20 @@ _IS_SIZE_ABOVE_EDITED_CAP: Final = (
 )
 """The expression for: a cap that the request edits does not allow the size `text`, or cannot be compared."""
 _RANK_ROWS: Final = (*distributed.VARIABLES, distributed.JAX_PROCESSES, distributed.CLUSTER)
+
+
+def _camel(name: str) -> str:
+    head, *rest = name.lower().split("_")
+    return head + "".join(map(str.capitalize, rest))
+
+
+_READ: Final = (
+    "MODE", "SCHEDULER", "PRIORITY", "TOLERATION", "DISTRIBUTED", "SHARE_FOR", "MAX_FRACTION", "MAX_MEMORY",
+    "FRACTION", "MEMORY", "VCLUSTER",
+)  # fmt: skip
 _LABEL_NAMES: Final[Mapping[str, str]] = {
+    **{vars(kaishare_keys)[name]: _camel(name) for name in _READ},
     keys.QUEUE_LABEL: "queue",
-    kaishare_keys.MODE: "mode",
-    kaishare_keys.SCHEDULER: "scheduler",
-    kaishare_keys.PRIORITY: "priority",
-    kaishare_keys.TOLERATION: "toleration",
-    kaishare_keys.DISTRIBUTED: "distributed",
-    kaishare_keys.SHARE_FOR: "shareFor",
-    kaishare_keys.MAX_FRACTION: "maxFraction",
-    kaishare_keys.MAX_MEMORY: "maxMemory",
-    kaishare_keys.FRACTION: "fraction",
-    kaishare_keys.MEMORY: "memory",
-    kaishare_keys.VCLUSTER: "vcluster",
 }
 """The labels that a decision reads, with the names of their variables."""
 
@@ -241,11 +242,6 @@ _MODULES: Final = (
     keys, kaishare_keys, command_lines, gpu_resources, share, checks, decide_share, distributed, plain_gpu,
     sizes,
 )  # fmt: skip
-
-
-def _camel(name: str) -> str:
-    head, *rest = name.lower().split("_")
-    return head + "".join(map(str.capitalize, rest))
 
 
 CONSTANTS: Final[Mapping[str, str]] = {
