@@ -82,7 +82,7 @@ FAULTS: Final = (
     Fault("doctor: a queue with one child queue cannot be used", "        if children:\n", "        if len(children) > 1:\n",
           "console/cluster"),
     Fault("explain: an invalid label of a namespace is a refusal",
-          "any(invalid.is_refused for invalid in self.problems.values())\n            or any(", "any(", "console/explain"),
+          "return int(is_refused or are_labels_refused or any(", "return int(is_refused or any(", "console/explain"),
     Fault("KAI's arithmetic: the memory of a GPU is rounded down to hundreds", "units = amount - amount % 100", "units = amount",
           "kai"),
     Fault("attribution: a pod inside a pod belongs to the outer one", "for uid in origin.pod_uids:",
