@@ -20,7 +20,7 @@ from console.cluster.webhook import (
     pod_queues,
     read_scope,
 )
-from console.text_table import natural_widths, shown_widths, table_lines
+from console.text_table import natural_widths, paint, shown_widths, table_lines
 from kai import keys
 from kube.answers import ApiError
 from kube.client import KubeClient
@@ -29,7 +29,6 @@ from service.command import (
     DEFAULT_COLUMNS,
     add_namespace,
     columns_of,
-    output_has_colour,
     write_lines,
     write_output,
     write_warning,
@@ -60,8 +59,7 @@ async def read_policies(
 ) -> tuple[list[PolicyRow], list[str]]:
     """Read the policies of all managed namespaces, or of one, by name; return also notes, one line each.
 
-    `default_mode` as in `read_scope`. Raises PoliciesError if the caller may not read the namespaces or the
-    one does not exist; and ApiError, Unreachable, AccessError.
+    Raises PoliciesError if the caller may not read the namespaces or the one does not exist.
     """
     scope = await read_scope(client, default_mode)
     without_effect = list[str]()
@@ -110,7 +108,6 @@ async def _namespaces(
 
 _NONE: Final = "-"
 _LONGEST_CELL: Final = 2000  # characters; sixteen sizes have at most 1000
-_RED, _RESET = "\033[31m", "\033[0m"
 # Smallest width of a column (0: cells are not shortened) by the name of its values.
 _COLUMNS: Final = {
     "namespace": 9, "queue": 6, "mode": 0, "share": 0, "sizes": 5, "caps": 0, "pods in KAI": 0, "problems": 0,
@@ -155,12 +152,9 @@ def _cells(row: PolicyRow) -> dict[str, str]:
 
 
 def as_table(
-    rows: Sequence[PolicyRow], *, wide: bool = False, colour: bool = False, columns: int = DEFAULT_COLUMNS
+    rows: Sequence[PolicyRow], *, wide: bool = False, columns: int = DEFAULT_COLUMNS
 ) -> Iterator[str]:
-    """Yield the lines of a table, and lines for each problem below it, in red with `colour`.
-
-    Names are cut to fit a terminal. `wide` has all values, whole.
-    """
+    """Yield the lines of a table, cut to fit a terminal, and those of each problem; `wide` has all, whole."""
     if not rows:
         yield from fold(f"No namespace is managed: none has the label {keys.QUEUE_LABEL}.", columns)
         return
@@ -176,7 +170,7 @@ def as_table(
             problems.append(f"and {policy.more_problems} more invalid labels or selectors")
         for problem in problems:
             for line in fold(f"problem: {one_line(policy.namespace)}: {problem}", columns, indent="  "):
-                yield f"{_RED}{line}{_RESET}" if colour else line
+                yield paint(line, "-")
 
 
 def as_document(rows: Sequence[PolicyRow], output: str) -> str:
@@ -215,7 +209,7 @@ def run(arguments: argparse.Namespace) -> int:
         write_lines(fold(sentence, columns))
     else:
         is_wide = arguments.output == "wide"
-        write_lines(as_table(rows, wide=is_wide, colour=output_has_colour(), columns=columns))
+        write_lines(as_table(rows, wide=is_wide, columns=columns))
     for note in notes:
         write_warning(f"kaishare: warning: {note}")
     return int(any(row.policy.problems for row in rows))

@@ -1,12 +1,22 @@
-"""Tables of text for a number of terminal columns."""
+"""Tables of text for a number of terminal columns, and coloured lines."""
 
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from service.command import output_has_colour
 from service.text import shorten_middle, width
 
 GAP: Final = "  "  # blanks between two columns
+
+
+_COLOURS: Final = {"+": "\033[32m", "-": "\033[31m", "@": "\033[36m"}
+_RESET: Final = "\033[0m"
+
+
+def paint(text: str, sign: str) -> str:
+    """Colour a line where colours are shown, by its sign: `+` for added, `-` for bad, `@` for a title."""
+    return f"{_COLOURS[sign]}{text}{_RESET}" if sign in _COLOURS and output_has_colour() else text
 
 
 def natural_widths(rows: Sequence[Sequence[str]]) -> list[int]:

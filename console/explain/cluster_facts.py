@@ -63,8 +63,8 @@ async def read_facts(
     """Read what decides about pods, with the caller's rights.
 
     The settings of the command line take precedence. `names` are the namespaces to read, None for all; those
-    that the manifests create need not exist. With `accepts_unread`, namespaces that the caller may not get
-    are no error. Raises PoliciesError for any other namespace that cannot be read, or does not exist.
+    that the manifests create need not exist. Raises PoliciesError for any other that does not exist or, but
+    with `accepts_unread`, cannot be read.
     """
     reader, published = FactReader(client), KnownSettings()
     notes: list[str] = []

@@ -17,10 +17,10 @@ from console.explain.text import (
     as_table,
     as_text,
     namespace_sentences,
-    paint,
     sums,
     unadmitted_sentence,
 )
+from console.text_table import paint
 from kai import keys
 from kai.kaishare_keys import PREFIX, SIZE_PREFIX
 from service.command import (
@@ -28,7 +28,6 @@ from service.command import (
     UsageError,
     add_namespace,
     columns_of,
-    output_has_colour,
     read_by,
     write_document,
     write_lines,
@@ -143,12 +142,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what the webhooks would do; return 1 if something would be refused, 2 without an answer, else 0.
-
-    Raises DocumentError for a manifest that is unusable or nested too deep for the output, PoliciesError for
-    policies that cannot be read, UsageError for options without a meaning together, no access to a cluster,
-    or standard output that cannot be written.
-    """
+    """Print what the webhooks would do; return 1 for a refusal, 2 without an answer, else 0."""
     asks_cluster = _asks_cluster(arguments)
     answer = asyncio.run(_from_cluster(arguments)) if asks_cluster else _from_files(arguments)
     try:
@@ -316,14 +310,14 @@ def _print(arguments: argparse.Namespace, answer: Answer) -> None:
             write_warning(f"{arguments.program}: {sentence}")
         write_document(as_json_text(answer.items, answer.problems))
         return
-    columns, colour = columns_of(sys.stdout), output_has_colour()
+    columns = columns_of(sys.stdout)
     lines = [
-        paint(line, "-", colour=colour)
+        paint(line, "-")
         for sentence in namespace_sentences(answer.problems)
         for line in fold(f"policy: {sentence}", columns, indent="  ")
     ]
     if output == "text":
-        lines += as_text(answer.items, is_live=arguments.live, colour=colour, columns=columns)
+        lines += as_text(answer.items, is_live=arguments.live, columns=columns)
     else:
         lines += as_table(answer.items, columns=columns, is_whole=output == "wide")
     remarks = [*(unadmitted if output != "text" else ()), *(f"note: {note}" for note in answer.notes)]

@@ -250,9 +250,9 @@ class Explainer:
             finding = Finding(Reason.POLICY_UNKNOWN, {"problem": self.unread[namespace]})
             undecided = Mutation(decision=Decision(action=Action.ERROR, finding=finding))
         defaults = self.defaults.get(namespace, ())
-        told = preview(pod, policy, namespace, self.rules, defaults=defaults, undecided=undecided)
-        own: dict[str, Any] = {"namespace": namespace, "policy": policy, "earlier": earlier}
-        return ExplainedPod(pod=pod, has_siblings=has_siblings, **own, **vars(told))
+        told = vars(preview(pod, policy, namespace, self.rules, defaults=defaults, undecided=undecided))
+        of_pod: dict[str, Any] = {"namespace": namespace, "policy": policy, "earlier": earlier}
+        return ExplainedPod(pod=pod, has_siblings=has_siblings, **of_pod, **told)
 
 
 def _earlier_change(
@@ -270,9 +270,7 @@ def as_new(pod: dict[str, Any]) -> dict[str, Any]:
     """Return a live pod as its creator would send it again: without what only the cluster can have written.
 
     A node that the creator wrote stays: `managedFields` record it for the creator, and not for a scheduler's
-    binding (seen on Kubernetes 1.36.3). So does all else that any creator may write: defaults of the API
-    server, and the share, queue, scheduler and annotations of an earlier change by the webhook, about which
-    `ExplainedPod.earlier` tells.
+    binding (seen on Kubernetes 1.36.3). So does what an earlier change by the webhook wrote.
     """
     metadata, spec = as_map(pod.get("metadata")), as_map(pod.get("spec"))
     created: dict[str, Any] = {key: metadata[key] for key in _CREATED_METADATA if key in metadata}

@@ -20,7 +20,7 @@ from console.explain.explainer import (
     asked_by,
     asked_now,
 )
-from console.text_table import natural_widths, shown_widths, table_lines
+from console.text_table import natural_widths, paint, shown_widths, table_lines
 from kai import keys
 from kai.kaishare_keys import REASON
 from kai.pod import MalformedPod, decode_pod
@@ -30,8 +30,6 @@ from webhook.policy.pod_parts import annotations_of, as_json
 from webhook.policy.reasons import Action, Finding
 from webhook.policy.sizes import Source
 
-_COLOURS: Final = {"+": "\033[32m", "-": "\033[31m", "@": "\033[36m"}
-_RESET: Final = "\033[0m"
 _WORDS: Final = {
     Action.INJECTED: ("changed", "changed"),
     Action.OBSERVED: ("observed", "would be changed"),
@@ -56,16 +54,11 @@ def _yaml_lines(pod: Mapping[str, Any]) -> list[str]:
     return str(yaml.dump(written, Dumper=_Dumper, **form)).splitlines()
 
 
-def _diff(item: ExplainedPod, *, colour: bool) -> Iterator[str]:
+def _diff(item: ExplainedPod) -> Iterator[str]:
     before, after = _yaml_lines(item.pod.template), _yaml_lines(item.after)
     compared = difflib.unified_diff(before, after, lineterm="", n=2)
     for line in list(compared)[2:]:  # without the two file names
-        yield paint("   …" if line.startswith("@@") else line, line[:1], colour=colour)
-
-
-def paint(text: str, sign: str, *, colour: bool) -> str:
-    """Colour a line by its sign: `+` for added, `-` for removed, `@` for a title."""
-    return f"{_COLOURS[sign]}{text}{_RESET}" if colour and sign in _COLOURS else text
+        yield paint("   …" if line.startswith("@@") else line, line[:1])
 
 
 def _action_word(item: ExplainedPod) -> str:
@@ -174,7 +167,7 @@ def namespace_sentences(problems: Mapping[str, LabelProblems]) -> Iterator[str]:
             yield f"namespace {one_line(namespace)}: and {more} more"
 
 
-def as_text(items: Sequence[Item], *, is_live: bool, colour: bool, columns: int) -> Iterator[str]:
+def as_text(items: Sequence[Item], *, is_live: bool, columns: int) -> Iterator[str]:
     """Yield the lines of the text report: all pods, then the objects without known pods.
 
     Lines of a diff may be longer than `columns`. No sentence about one pod occurs twice.
@@ -182,18 +175,18 @@ def as_text(items: Sequence[Item], *, is_live: bool, colour: bool, columns: int)
     pods = [item for item in items if isinstance(item, ExplainedPod)]
     for item in pods:
         for line in fold(f"{item.title} in namespace {one_line(item.namespace)}", columns, indent="  "):
-            yield paint(line, "@", colour=colour)
+            yield paint(line, "@")
         for sentence in _sentences(item):
             sign = "-" if sentence.startswith("denied: ") else ""
             for line in fold(sentence, columns, head="  ", indent="    "):
-                yield paint(line, sign, colour=colour)
+                yield paint(line, sign)
         if item.server is None and item.planned:
-            yield from (f"  {line}" for line in _diff(item, colour=colour))
+            yield from (f"  {line}" for line in _diff(item))
         yield ""
     if not pods:
         yield "There are no workloads." if is_live else "The manifests contain no pods."
     if len(items) > len(pods):
-        yield paint("Other objects:", "@", colour=colour)
+        yield paint("Other objects:", "@")
     for other in items:
         if isinstance(other, UnexplainedObject):
             place = f" ({one_line(str(other.location))})" if other.location else ""

@@ -67,7 +67,10 @@ def test_every_line_fits_and_no_namespace_is_missing(
         labels = {f"size.kaishare.dev/{size}": value for size, value in sizes.items()}
         pods = {"inKai": len(queue), "notInKai": len(sizes)}
         rows.append(row(name, pods=pods, **{"kai.scheduler/queue": queue, **labels}))
-    with mock.patch.object(sys.stdout, "isatty", return_value=True):
+    with (
+        mock.patch.object(sys.stdout, "isatty", return_value=True),
+        mock.patch.dict("os.environ", {"NO_COLOR": "1"}),
+    ):
         lines = list(as_table(rows, wide=wide, columns=columns))
     assert wide or columns < 110 or max(map(width, lines)) <= columns, "a table gives way where it can"
     assert all(line.isprintable() for line in lines)
@@ -75,9 +78,11 @@ def test_every_line_fits_and_no_namespace_is_missing(
     assert all(count in "\n".join(lines) for count in counts), "numbers are never shortened"
 
 
-def test_problems_are_red_and_labels_cannot_act_on_the_terminal() -> None:
+def test_problems_are_red_and_labels_cannot_act_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     hostile = [row(**{"kaishare.dev/mode": "\x1b[2J\u202e"})]
-    coloured = [line for line in as_table(hostile, colour=True) if "problem: " in line]
+    monkeypatch.setattr("console.text_table.output_has_colour", lambda: True)
+    coloured = [line for line in as_table(hostile) if "problem: " in line]
+    monkeypatch.undo()
     assert len(coloured) == 2
     for line in coloured:
         assert line.startswith("\033[31mproblem: ")

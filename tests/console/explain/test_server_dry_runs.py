@@ -335,7 +335,7 @@ def answered(answer: ServerAnswer, **unread: str) -> list[ExplainedPod]:
 
 
 def text(pods: list[ExplainedPod]) -> list[str]:
-    return [line.strip() for line in as_text(pods, is_live=False, colour=False, columns=200)]
+    return [line.strip() for line in as_text(pods, is_live=False, columns=200)]
 
 
 @pytest.mark.parametrize(
@@ -381,7 +381,7 @@ async def test_an_option_of_a_framework_that_does_not_come_back_is_a_difference(
     policy = NamespacePolicy.from_labels("team", labels)
     rules = DecisionSettings(gpu_sharing_mode=SharingMode.NON_MEMORY_ENFORCED)
     (item,) = Explainer("team", {"team": policy}, rules).explain(serving)
-    text = "\n".join(as_text([item], is_live=False, colour=False, columns=100))
+    text = "\n".join(as_text([item], is_live=False, columns=100))
     assert "+    - --gpu-memory-utilization=0.49" in text
     stored = json.loads(json.dumps(item.final))
     del stored["spec"]["containers"][0]["args"]
