@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from console.explain import live_workloads as live
 from console.explain.explainer import ExplainedPod, Explainer, Item
 from console.explain.live_workloads import live_workloads
 from kube.client import KubeClient
-from kube.kinds import FullMeta, ObjectOwner
 from tests.support.api_server import ApiServer, refuses, says
 from tests.support.live_objects import Json, LiveObjects, live_pod, of_operator, reference, template, workload
 from tests.support.operator_jobs import job_set, py_torch_job
@@ -233,21 +231,3 @@ async def test_objects_that_only_their_own_decoder_refuses(client: KubeClient, s
         "Pod flow-1",
         "ReplicaSet r of Workflow flow, spec.template",
     ]
-
-
-owner = partial(ObjectOwner, "v1", "Kind", "name")
-
-
-@pytest.mark.parametrize(
-    ("references", "uid"),
-    [
-        ([], None),
-        ([owner(uid="a")], "a"),
-        ([owner(uid="a"), owner(uid="b", controller=True)], "b"),
-        ([owner(uid="a", controller=False), owner(uid="b")], "a"),
-        ([owner(uid=str(number)) for number in range(1000)], "0"),
-    ],
-)
-def test_owner_of_an_object(references: list[ObjectOwner], uid: str | None) -> None:
-    first = FullMeta("x", owner_references=references).owner
-    assert (first.uid if first else None) == uid

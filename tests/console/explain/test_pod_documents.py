@@ -125,9 +125,7 @@ def test_maps_have_the_order_in_which_the_api_server_writes_them() -> None:
     [
         (deployment(container(limits={GPU: None})), FOR_ALL, Reason.SHARE_INJECTED),
         (deployment(container(limits={GPU: "1 "})), {}, Reason.WHOLE_GPU_CONVERTED),
-        (deployment(container(limits={GPU: []})), {}, Reason.MALFORMED_POD),
         (deployment(container(limits={GPU: {}})), {}, Reason.MALFORMED_POD),
-        (deployment(container(limits={GPU: True})), {}, Reason.MALFORMED_POD),
         # A controller replaces the name of a template.
         (deployment(gpu_container(), name="named.with.dots"), {}, Reason.WHOLE_GPU_CONVERTED),
         ({"kind": "Pod", **pod(gpu_container(), metadata={"name": "named.with.dots"})}, {}, Reason.NAME_UNSUPPORTED),
