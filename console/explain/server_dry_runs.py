@@ -182,19 +182,14 @@ def _causes(
     filled = _limit_ranger_amounts(sent, stored)
     if filled:
         yield f"a LimitRange of the namespace fills in GPUs: {filled}"
-    given, decided, expected = (annotations_of(pod).get(REASON) for pod in (sent, stored, item.final))
-    if expected != given and decided == given:
-        yield (
-            "kaishare did not change the pod: it is not installed, did not answer (failurePolicy"
-            " Ignore), is in mode observe or off, or does not see this namespace"
-        )
-    elif decided != expected:
+    decided, expected = (annotations_of(pod).get(REASON) for pod in (stored, item.final))
+    if decided != expected:
         is_observed = item.mutation.decision.action is Action.OBSERVED
-        ours = quoted(expected) if expected else "no change"
+        ours = "no change (mode observe)" if is_observed else quoted(expected) if expected else "no change"
+        theirs = quoted(decided) if decided else "no change"
         yield (
-            f"kaishare decided {quoted(decided) if decided else 'no change'}, and the decision here is"
-            f" {'no change (mode observe)' if is_observed else ours}: another webhook changed the pod before,"
-            " or the policy or settings of the cluster differ from those that were used here"
+            f"kaishare decided {theirs}, and the decision here is {ours}: it is not installed or did not answer,"
+            " its policy, mode or settings differ from those here, or another webhook changed the pod before"
         )
     elif not filled:
         yield (
