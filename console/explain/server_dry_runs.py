@@ -188,8 +188,8 @@ def _causes(
         ours = "no change (mode observe)" if is_observed else quoted(expected) if expected else "no change"
         theirs = quoted(decided) if decided else "no change"
         yield (
-            f"kaishare decided {theirs}, and the decision here is {ours}: it is not installed, did not answer,"
-            " decides by other policies or settings, or another webhook changed the pod before"
+            f"kaishare decided {theirs}, and the decision here is {ours}: it is not installed, did not"
+            " answer, decides by other policies or settings, or another webhook changed the pod before"
         )
     elif not filled:
         yield (
