@@ -4,10 +4,9 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from console.caller import add_cluster_options, add_settings_namespace, cluster_access, has_kubeconfig
 from console.explain.explainer import ExplainedPod, Explainer, Item, explain
@@ -145,11 +144,16 @@ def run(arguments: argparse.Namespace) -> int:
     """Print what the webhooks would do; return 1 for a refusal, 2 without an answer, else 0."""
     asks_cluster = _asks_cluster(arguments)
     answer = asyncio.run(_from_cluster(arguments)) if asks_cluster else _from_files(arguments)
+    pods = [item for item in answer.items if isinstance(item, ExplainedPod)]
     try:
-        _print(arguments, answer)
+        _print(arguments, answer, pods)
     except RecursionError:
         raise DocumentError("a manifest is nested too deep for YAML") from None
-    return answer.exit_status
+    answers = [pod.server for pod in pods if pod.server is not None]
+    if any(each.problem for each in answers):
+        return UNUSABLE
+    is_refused = any(pod.is_refused for pod in pods) or any(each.is_admitted is False for each in answers)
+    return int(is_refused or any(invalid.is_refused for invalid in answer.problems.values()))
 
 
 def _has_edits(arguments: argparse.Namespace) -> bool:
@@ -188,28 +192,12 @@ def _asks_cluster(arguments: argparse.Namespace) -> bool:
     return needs_cluster or is_default or policies == CLUSTER
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """The decisions about all pods, and what they rest on."""
 
     items: Sequence[Item]
     problems: Mapping[str, LabelProblems]  # of the namespaces of the pods and of the command line, by name
     notes: Sequence[str] = ()  # sentences about what is not known, and about namespaces that are not managed
-
-    @property
-    def pods(self) -> Sequence[ExplainedPod]:
-        """The explained pods."""
-        return [item for item in self.items if isinstance(item, ExplainedPod)]
-
-    @property
-    def exit_status(self) -> int:
-        """2 without a usable answer of the API server, 1 if a pod or a label would be refused, else 0."""
-        answers = [pod.server for pod in self.pods if pod.server is not None]
-        if any(answer.problem for answer in answers):
-            return UNUSABLE
-        is_refused = any(pod.is_refused for pod in self.pods)
-        are_labels_refused = any(invalid.is_refused for invalid in self.problems.values())
-        return int(is_refused or are_labels_refused or any(each.is_admitted is False for each in answers))
 
 
 def _problems(
@@ -302,9 +290,9 @@ def _namespaces_of(
     return used, created
 
 
-def _print(arguments: argparse.Namespace, answer: Answer) -> None:
-    output = arguments.output or ("text" if len(answer.pods) <= _MOST_AS_TEXT else "table")
-    unadmitted = list(dict.fromkeys(filter(None, map(unadmitted_sentence, answer.pods))))
+def _print(arguments: argparse.Namespace, answer: Answer, pods: Sequence[ExplainedPod]) -> None:
+    output = arguments.output or ("text" if len(pods) <= _MOST_AS_TEXT else "table")
+    unadmitted = list(dict.fromkeys(filter(None, map(unadmitted_sentence, pods))))
     if output == "json":
         for sentence in (*namespace_sentences(answer.problems), *unadmitted, *answer.notes):
             write_warning(f"{arguments.program}: {sentence}")
