@@ -6,11 +6,11 @@ Namespaces are read by name, so that a caller who may see a single namespace get
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
-from console.cluster.facts import FactReader, Why, items
+from console.cluster.facts import FactReader, items
 from console.cluster.webhook import (
     VIEW_IS_ENOUGH,
     does_not_exist,
@@ -25,7 +25,7 @@ from kube.answers import REQUEST_ERRORS, ApiError
 from kube.client import KubeClient
 from kube.kinds import LIMIT_RANGES, LimitRange, gpu_limit_ranges
 from service.command import namespace_name
-from service.text import MALFORMED, listed
+from service.text import MALFORMED, counted
 from webhook.namespaces.file_policies import PoliciesError
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import PolicyMetadata
@@ -40,15 +40,14 @@ _BY_POLICIES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecisionFacts:
+class DecisionFacts(NamedTuple):
     """What decides about the pods of a cluster."""
 
     rules: DecisionSettings
     namespaces: Mapping[str, PolicyMetadata]  # those that exist and were read, managed or not
-    defaults: Mapping[str, Sequence[LimitRange]] = field(default_factory=dict)
-    unread: Mapping[str, str] = field(default_factory=dict)  # why namespaces could not be read, by name
-    notes: Sequence[str] = ()  # sentences about what is not known, and what the answer assumes instead
+    defaults: Mapping[str, Sequence[LimitRange]]
+    unread: Mapping[str, str]  # why namespaces could not be read, by name
+    notes: Sequence[str]  # sentences about what is not known, and what the answer assumes instead
 
 
 async def read_facts(
@@ -92,7 +91,7 @@ async def read_facts(
             limits = chain.from_iterable(defaults.values())
             rules = replace(rules, gpu_limit_ranges=gpu_limit_ranges(limits))
     notes += [*settings.unknown(), *limit_notes]
-    return DecisionFacts(rules=rules, namespaces=namespaces, defaults=defaults, unread=unread, notes=notes)
+    return DecisionFacts(rules, namespaces, defaults, unread, notes)
 
 
 async def _namespaces(
@@ -124,14 +123,9 @@ async def _defaults(
 ) -> tuple[Mapping[str, list[LimitRange]], list[str]]:
     """Return the LimitRanges that count, by namespace, and notes about those that could not be read."""
     facts = {place: await reader.list(LIMIT_RANGES, place) for place in places}
-    notes = []
-    if unread := [place for place, fact in facts.items() if not fact.is_known]:
-        first = facts[unread[0]]
-        reason = first.line.rpartition(" not read: ")[2]
-        if first.why is Why.FORBIDDEN:
-            reason = "you may not list them"
-        of = f" of namespace{'s' if len(unread) > 1 else ''} {listed(unread)}" if unread[0] else ""
-        notes.append(f"the LimitRanges{of} are not known: {reason}; assumed none")
+    unread = [fact.line for fact in facts.values() if not fact.is_known]
+    more = f", and {counted(len(unread) - 1, 'more namespace')}" if len(unread) > 1 else ""
+    notes = [f"{unread[0]}{more}; LimitRanges are assumed to give no GPUs"] if unread else []
     defaults: defaultdict[str, list[LimitRange]] = defaultdict(list)
     for each in sorted(chain.from_iterable(map(items, facts.values())), key=lambda each: each.metadata.name):
         if any(each.container_defaults()) or each.needs(keys.GPU_RESOURCE):
