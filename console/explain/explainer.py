@@ -120,12 +120,10 @@ class ExplainedPod(Preview):
 
     @property
     def title(self) -> str:
-        """The title in reports: kind and name, owner in a cluster, and path of the template."""
+        """The title in reports: kind and name, path of the template, and owner in a cluster."""
         if self.is_sample:
             return one_line(f"{self.owner}, by its newest pod {self.pod.name}")
-        name = f"{self.pod.kind} {self.pod.name or '(no name)'}"
-        of = f" of {self.owner}" if self.owner else ""
-        return one_line(", ".join(filter(None, (name + of, self.pod.path))))
+        return one_line(self.pod.title + (f", of {self.owner}" if self.owner else ""))
 
     @cached_property
     def planned(self) -> Sequence[Operation]:

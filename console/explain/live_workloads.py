@@ -112,13 +112,7 @@ async def live_workloads(
     for kind in (*await reading.operators(), *_BUILT_IN):
         await reading.list(kind, partial(reading.take_workload, kind))
     await reading.list(_PODS, reading.take_pod)
-    return sorted(reading.items(), key=_sort_key), list(reading.notes())
-
-
-def _sort_key(item: Item) -> tuple[str, str]:  # keeps the templates of an object in their order
-    if isinstance(item, UnexplainedObject):
-        return item.namespace, item.title
-    return item.namespace, item.owner if item.is_sample else f"{item.pod.kind} {item.pod.name}"
+    return sorted(reading.items(), key=lambda item: (item.namespace, item.title)), list(reading.notes())
 
 
 @dataclass(slots=True)

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from service.command import UsageError
 from service.documents import (
     DocumentError,
     ParsedDocument,
@@ -39,11 +38,8 @@ SourceObject = tuple[Any, Location]
 def read_manifests(names: Sequence[str], *, recursive: bool = False) -> list[SourceObject]:
     """Read files, directories (`recursive`: those below, too) and standard input (`-`).
 
-    Raises DocumentError for an input that cannot be read or parsed, or if none has a document; UsageError if
-    standard input is named twice.
+    Raises DocumentError for an input that cannot be read or parsed, or if none has a document.
     """
-    if names.count("-") > 1:
-        raise UsageError("-f - may be given only once")
     documents = [
         (file, document)
         for name in names
@@ -51,9 +47,7 @@ def read_manifests(names: Sequence[str], *, recursive: bool = False) -> list[Sou
         for document in parse_documents(text, file, unique_keys=True)
     ]
     if not documents:
-        first = _STANDARD_INPUT if names[0] == "-" else names[0]
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        raise DocumentError(f"{first}{more}: contains no document")
+        raise DocumentError("the manifests contain no document")
     return [each for file, document in documents for each in _objects(file, document)]
 
 

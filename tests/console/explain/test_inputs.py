@@ -51,7 +51,7 @@ def workload(kind: str, spec: str, api_version: str = "apps/v1") -> str:
 
 CONTAINERS = "      containers:\n      - name: c\n"
 UNUSABLE = {
-    "empty": ("", "standard input: contains no document"),
+    "empty": ("", "the manifests contain no document"),
     "unclosed list": ("a: [", "line 2: not YAML"),
     "second document": (pod("a") + "---\na: [}\n", "line 6: not YAML"),
     "not UTF-8": (b"\xff", "not UTF-8 at byte 0"),
@@ -78,7 +78,7 @@ def test_an_unusable_manifest_gives_status_2_and_one_line(run: Run, name: str) -
     text, problem = UNUSABLE[name]
     result = run(text, QUEUE, HALF)
     assert (result.status, result.out) == (2, "")
-    assert result.err.startswith("kaishare: standard input")
+    assert result.err.startswith("kaishare: ")
     assert problem in result.err
     assert result.err.count("\n") == 1
     assert result.err[:-1].isprintable()
@@ -127,7 +127,6 @@ def test_text_beside_a_pod_spec_is_no_metadata_of_pods(run: Run) -> None:
         (("-f", "/proc/self/mem"), "/proc/self/mem: Input/output error"),
         (("-f", "EMPTY"), "the directory has no .yaml, .yml or .json file"),
         (("-R", "-f", "EMPTY"), "the directory and those below it have no .yaml, .yml or .json file"),
-        (("-f", "-", "-f", "-"), "-f - may be given only once"),
         (("-o", "widest"), "invalid choice: 'widest'"),
         (("--label", "a b=c"), '"a b" is not the key of a label'),
         (("--label", "kaishare.dev/gpu-fraction=0.5 GPUs"), '"0.5 GPUs" is not the value of a label'),

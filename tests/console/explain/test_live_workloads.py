@@ -61,8 +61,8 @@ SERVICE = reference("InferenceService", "x", api_version="serving.kserve.io/v1be
 NIGHT = workload("CronJob", "night")
 OF_ROLLOUT = reference("Rollout", "r")
 OF_JOB = reference("Job", "b", api_version="batch/v1")
-NO_PODS = f"spec.template: {CONVERTED}, 0 pods, 0 GPUs"
-ONE_POD = f"spec.template: {CONVERTED}, 1 pods, 1 GPU"
+NONE, ONE = f"{CONVERTED}, 0 pods, 0 GPUs", f"{CONVERTED}, 1 pods, 1 GPU"
+NO_PODS, ONE_POD = f"spec.template: {NONE}", f"spec.template: {ONE}"
 FLOW = [
     live_pod(f"flow-{day}", WORKFLOW, created=f"2026-01-0{day}T00:00:00Z", phase="Succeeded" if day == 4 else "Running")
     for day in (1, 3, 2, 4)
@@ -79,14 +79,14 @@ STAND_FOR: dict[str, tuple[list[Json], list[str]]] = {
     "deployment": ([DEPLOYMENT, REVISION, POD, live_pod("web-1-y", reference("ReplicaSet", "web-1"))], [f"Deployment web, spec.template: {CONVERTED}, 2 pods, 2 GPUs"]),
     "pods that have ended": ([DEPLOYMENT, REVISION, live_pod("a", reference("ReplicaSet", "web-1"), phase="Failed")], [f"Deployment web, {NO_PODS}"]),
     "cron job": ([NIGHT, JOB, live_pod("n", reference("Job", "night-1"))], [f"CronJob night, spec.jobTemplate.{ONE_POD}"]),
-    "owner that does not exist": ([JOB], [f"Job night-1 of CronJob night, {NO_PODS}"]),
+    "owner that does not exist": ([JOB], [f"Job night-1, spec.template, of CronJob night: {NONE}"]),
     "unknown owner": ([workload("Deployment", "y", SERVICE), workload("ReplicaSet", "y-1", reference("Deployment", "y"))],
-                      [f"Deployment y of InferenceService x, {NO_PODS}"]),
+                      [f"Deployment y, spec.template, of InferenceService x: {NONE}"]),
     "replica set without owner": ([workload("ReplicaSet", "bare", replicas=0)], [f"ReplicaSet bare, {NO_PODS}"]),
     "revisions of an unknown owner": (
         [workload("ReplicaSet", "new", OF_ROLLOUT, replicas=2), workload("ReplicaSet", "old", OF_ROLLOUT, replicas=0),
          live_pod("new-x", reference("ReplicaSet", "new"))],
-        [f"ReplicaSet new of Rollout r, {ONE_POD}"]),
+        [f"ReplicaSet new, spec.template, of Rollout r: {ONE}"]),
     "finished job": ([{**workload("Job", "done"), "status": DONE}], []),
     "unreadable status": ([{**workload("Job", "done"), "status": {"conditions": 7}}], [f"Job done, {NO_PODS}"]),
     "stateful set": ([workload("StatefulSet", "set"), live_pod("set-0", reference("StatefulSet", "set"))], [f"StatefulSet set, {ONE_POD}"]),
@@ -95,11 +95,11 @@ STAND_FOR: dict[str, tuple[list[Json], list[str]]] = {
     "ended bare pod": ([live_pod("bare", phase="Succeeded")], []),
     "newest pod of an unknown owner": (FLOW, [f"Workflow flow, by its newest pod flow-3: {CONVERTED}, 3 pods, 3 GPUs"]),
     "mirror pod": ([MIRROR], ["Pod mirror: mirror-pod, 1 pods, 1 GPU"]),
-    "circle of owners": (CIRCLE, [f"CronJob a of Job b, spec.jobTemplate.{ONE_POD}"]),
+    "circle of owners": (CIRCLE, [f"CronJob a, spec.jobTemplate.spec.template, of Job b: {ONE}"]),
     "owner of a kind that is read later": (
         [workload("CronJob", "a", reference("Deployment", "web")), DEPLOYMENT],
-        [f"CronJob a of Deployment web, spec.jobTemplate.{NO_PODS}", f"Deployment web, {NO_PODS}"]),
-    "owner of itself": ([workload("Deployment", "self", reference("Deployment", "self"))], [f"Deployment self of Deployment self, {NO_PODS}"]),
+        [f"CronJob a, spec.jobTemplate.spec.template, of Deployment web: {NONE}", f"Deployment web, {NO_PODS}"]),
+    "owner of itself": ([workload("Deployment", "self", reference("Deployment", "self"))], [f"Deployment self, spec.template, of Deployment self: {NONE}"]),
     "unreadable template": ([workload("Deployment", "bad", template={"spec": {"containers": 3}})], ["Deployment bad: unreadable"]),
     "operator with two templates": (
         of_operator(py_torch_job(template(), {"Master": 1, "Worker": 3})),
@@ -149,7 +149,7 @@ UNCOUNTED = f"spec.template: {CONVERTED}, None"
     [
         ("replicasets", "replicasets.apps", [f"Deployment web, {UNCOUNTED}", f"ReplicaSet web-1, by its newest pod web-1-x: {CONVERTED}, None", f"StatefulSet set, {UNCOUNTED}"]),
         ("pods", "pods", [f"Deployment web, {UNCOUNTED}", f"StatefulSet set, {UNCOUNTED}"]),
-        ("deployments", "deployments.apps", [f"ReplicaSet web-1 of Deployment web, {ONE_POD}", SET]),
+        ("deployments", "deployments.apps", [f"ReplicaSet web-1, spec.template, of Deployment web: {ONE}", SET]),
     ],
 )  # fmt: skip
 async def test_a_missing_right_is_a_note(
@@ -229,5 +229,5 @@ async def test_objects_that_only_their_own_decoder_refuses(client: KubeClient, s
         "Deployment web",
         "Job job",
         "Pod flow-1",
-        "ReplicaSet r of Workflow flow, spec.template",
+        "ReplicaSet r, spec.template, of Workflow flow",
     ]
