@@ -50,17 +50,13 @@ class PolicyRow(NamedTuple):
 
     policy: NamespacePolicy
     is_excluded: bool
-    pods: dict[str, int] | None
-    """Pods that have not ended, with the policy's scheduler and with others; None if they were not listed."""
+    pods: dict[str, int] | None  # that have not ended, with KAI and with others; None if they were not listed
 
 
 async def read_policies(
     client: KubeClient, namespace: str | None, default_mode: Mode | None = None
 ) -> tuple[list[PolicyRow], list[str]]:
-    """Read the policies of all managed namespaces, or of one, by name; return also notes, one line each.
-
-    Raises PoliciesError if the caller may not read the namespaces or the one does not exist.
-    """
+    """Read the policies of all managed namespaces, or of one, by name; return also notes, one line each."""
     scope = await read_scope(client, default_mode)
     without_effect = list[str]()
     labelled = sorted((await _namespaces(client, namespace, without_effect)).items())
@@ -174,10 +170,7 @@ def as_table(
 
 
 def as_document(rows: Sequence[PolicyRow], output: str) -> str:
-    """Format the policies as a list in ASCII, `json` or `yaml`, as the webhook's `/policies`.
-
-    Unknown values are null.
-    """
+    """Format the policies as a list in ASCII, `json` or `yaml`, as the webhook's `/policies`."""
     documents = []
     for row in rows:
         state = {"state": "excluded"} if row.is_excluded else {}

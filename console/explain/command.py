@@ -50,9 +50,7 @@ from webhook.policy.templates import makes_no_pods
 from webhook.settings.decision_options import add_decision_options, parse_decision_options
 
 OUTPUTS: Final = ("text", "table", "wide", "json")
-CLUSTER: Final = "cluster"
-"""The value of --policies that selects the cluster. A file of that name must be given as `./cluster`."""
-_DEFAULT_NAMESPACE: Final = "default"
+CLUSTER: Final = "cluster"  # as the value of --policies; a file of that name must be given as `./cluster`
 _MOST_AS_TEXT: Final = 4  # number of pods up to which the default output is text
 _EXAMPLES: Final = """examples:
   %(prog)s -n vision -f deployment.yaml
@@ -70,10 +68,7 @@ _READ_BY_POLICY: Final = {"label": (PREFIX, SIZE_PREFIX), "annotation": (SIZE_PR
 
 
 def read_edit(kind: str, text: str) -> Edit:
-    """Read KEY=VALUE or KEY- as a namespace's label or annotation that is tried without setting it.
-
-    Raises ValueError if the API server would refuse it, or no policy reads it.
-    """
+    """Read KEY=VALUE or KEY- as a namespace's label or annotation to try; ValueError if it has no effect."""
     key, equals, value = text.partition("=")
     if not equals:
         key = key[:-1] if key.endswith("-") else ""
@@ -161,10 +156,7 @@ def _has_edits(arguments: argparse.Namespace) -> bool:
 
 
 def _asks_cluster(arguments: argparse.Namespace) -> bool:
-    """Whether the policies are those of a cluster: the default with a kubeconfig and nothing to try.
-
-    Raises UsageError for options without a meaning together.
-    """
+    """Whether to read a cluster's policies: the default with a kubeconfig and nothing to try."""
     live, server, policies = arguments.live, arguments.server, arguments.policies
     edits, needs_cluster = _has_edits(arguments), server or live
     names_cluster = arguments.kubeconfig is not None or arguments.context is not None
@@ -214,7 +206,7 @@ def _managed(metadata: Mapping[str, PolicyMetadata], mode: Mode) -> dict[str, Na
 
 
 def _from_files(arguments: argparse.Namespace) -> Answer:
-    namespace, named = arguments.namespace or _DEFAULT_NAMESPACE, list[str]()
+    namespace, named = arguments.namespace or "default", list[str]()
     rules = parse_decision_options(arguments).rules
     metadata = dict(read_namespaces(Path(arguments.policies)) if arguments.policies else {})
     if _has_edits(arguments):

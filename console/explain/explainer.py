@@ -182,10 +182,7 @@ Item = ExplainedPod | UnexplainedObject
 
 
 def explain(objects: Iterable[SourceObject], explainer: "Explainer") -> Iterator[Item]:
-    """Decide about every pod of manifests as the server would.
-
-    Raises DocumentError for a value that is no Kubernetes object, or has no readable pod template.
-    """
+    """Decide about every pod of manifests as the server would; DocumentError for an unusable object."""
     for value, location in objects:
         try:
             items = list(explainer.explain(value))
@@ -202,8 +199,7 @@ class Explainer:
     policies: Mapping[str, NamespacePolicy]
     rules: DecisionSettings
     defaults: Mapping[str, Sequence[LimitRange]] = field(default_factory=dict)
-    unread: Mapping[str, str] = field(default_factory=dict)
-    """Why the policy of a namespace could not be read, by namespace; its pods get no decision."""
+    unread: Mapping[str, str] = field(default_factory=dict)  # why policies could not be read, by namespace
     is_live: bool = False  # whether pods exist: a share that the policy does not give now is taken away first
 
     def explain(self, document: Any) -> Iterator[Item]:
@@ -291,8 +287,7 @@ def as_new(pod: dict[str, Any]) -> dict[str, Any]:
 def before_share(pod: dict[str, Any]) -> dict[str, Any]:
     """Return a pod as it was before kaishare gave it a share at its creation, by the reason on it.
 
-    A converted pod requested one whole GPU in the container of the share. A pod with another reason is
-    returned as it is. The given pod is not changed.
+    A converted pod requested one whole GPU in the container of the share.
     """
     annotations = annotations_of(pod)
     if annotations.get(REASON) not in _GAVE_SHARE:

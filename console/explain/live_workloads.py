@@ -1,13 +1,9 @@
 """Lists what runs in a cluster (`--live`), and gives each workload and pod to the explainer as a manifest.
 
 The kinds of owners are listed first. An object whose owner was listed before is left out, since the owner's
-templates stand for it: the ReplicaSets of a Deployment, the Jobs of a CronJob or JobSet. Pods of other
-owners, such as an Argo Workflow, are grouped by that owner, and the newest pod that has not ended stands for
-the group.
-
-Left out are Jobs that have finished, pods without a workload that have ended, and ReplicaSets without
-replicas whose owner was not listed: they are earlier revisions. Workloads that are scaled to 0 stay, since
-they make pods when they are scaled up. A PodTemplate makes no pods and is not read.
+templates stand for it. Pods of other owners, such as an Argo Workflow, are grouped by that owner, and the
+newest pod stands for the group. Left out are Jobs and pods that have ended, and ReplicaSets without replicas
+whose owner was not listed: earlier revisions. Workloads that are scaled to 0 stay: they can be scaled up.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -42,8 +38,8 @@ _MOST_OWNERS: Final = 200_000  # number of objects whose owners are known; about
 _MOST_SECONDS: Final = 600.0  # for one list, with the explanation of its objects
 _NAME_SHOWN: Final = 63
 
+# Namespace and uid. An owner in another namespace does not count, as in Kubernetes' garbage collector.
 ObjectKey = tuple[str, str]
-"""Namespace and uid. An owner in another namespace does not count, as in Kubernetes' garbage collector."""
 
 
 class _Object(Struct):
@@ -93,8 +89,7 @@ def _served(kind: str) -> ServedKind:
 _PODS: Final = _served("Pod")
 _OWNERS_FIRST: Final = "CronJob Deployment StatefulSet DaemonSet ReplicationController Job ReplicaSet"
 _BUILT_IN: Final = tuple(map(_served, _OWNERS_FIRST.split()))
-_NEEDED_TO_COUNT: Final = ("pods", "replicasets", "jobs", "statefulsets")
-"""Pods, and what stands between workloads and their pods."""
+_NEEDED_TO_COUNT: Final = ("pods", "replicasets", "jobs", "statefulsets")  # the last make pods for owners
 _FINISHED: Final = frozenset({"Complete", "Completed", "Succeeded", "Failed", "Aborted", "Terminated"})
 """Conditions of finished Jobs (batch), JobSets and jobs of Kubeflow's operators, and phases of Volcano's."""
 
@@ -131,8 +126,7 @@ class _Reading:
     reader: FactReader
     explainer: Explainer
     namespaces: Collection[str] | None  # to be listed one by one; None: each kind in all at once
-    tops: dict[ObjectKey, ObjectKey] = field(default_factory=dict)
-    """The topmost owner of each listed object; the object itself if its owner was not listed before."""
+    tops: dict[ObjectKey, ObjectKey] = field(default_factory=dict)  # topmost listed owners, else the objects
     groups: dict[ObjectKey, _Group] = field(default_factory=dict)
     sentences: dict[str, None] = field(default_factory=dict)  # about what was not read
     unmanaged: set[str] = field(default_factory=set)  # namespaces with objects that are not kept

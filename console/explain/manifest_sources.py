@@ -31,8 +31,7 @@ class Location(NamedTuple):
         return f"{self.file}:{self.line}"
 
 
-SourceObject = tuple[Any, Location]
-"""One document of an input, or an item of one that is a list."""
+SourceObject = tuple[Any, Location]  # one document of an input, or an item of one that is a list
 
 
 def read_manifests(names: Sequence[str], *, recursive: bool = False) -> list[SourceObject]:

@@ -90,16 +90,13 @@ async def _create(client: KubeClient, namespace: str, pod: Json) -> AnyResponse:
 
 def _admitted(item: ExplainedPod, sent: Json, response: AnyResponse) -> ServerAnswer:
     """Return the answer with a pod; raises `Unreachable` or one of `MALFORMED` if it is none."""
-    path = f"POST pods in namespace {item.namespace}"
-    expect_kind(response.body, "Pod", path)
+    expect_kind(response.body, "Pod", f"POST pods in namespace {item.namespace}")
     stored = msgspec.json.decode(response.body)
-    if not isinstance(stored.get("metadata"), dict) or not isinstance(stored.get("spec"), dict):
-        raise Unreachable(f"{path}: expected a pod with metadata and spec")
+    metadata = as_map(stored.get("metadata"))
     # The resourceVersion is never sent, and never set by a dry run (seen on 1.30, 1.36).
-    if stored["metadata"].get("resourceVersion"):
+    if metadata.get("resourceVersion"):
         problem = "the pod was created, because dryRun was removed on the way to the API server: delete pod"
-        name = one_line(str(stored["metadata"].get("name")))
-        return ServerAnswer(is_admitted=True, problem=f"{problem} {name}")
+        return ServerAnswer(is_admitted=True, problem=f"{problem} {one_line(str(metadata.get('name')))}")
     fields = written_fields(stored)
     differences = list(_differences(item, fields))
     causes = list(_causes(item, sent, stored, differences))
@@ -112,8 +109,7 @@ _LABELS: Final = (keys.QUEUE_LABEL, keys.PRIORITY_LABEL)
 _ANNOTATIONS: Final = (keys.GPU_FRACTION, keys.GPU_MEMORY, keys.NUM_DEVICES, keys.CONTAINER_NAME)
 _VERDICT: Final = "verdict"
 _ADMITTED: Final = "admitted"
-_LIMIT_RANGER: Final = "kubernetes.io/limit-ranger"
-"""Annotation in which the plugin LimitRanger lists the amounts that it filled in."""
+_LIMIT_RANGER: Final = "kubernetes.io/limit-ranger"  # lists the amounts that a LimitRange filled in
 _LONGEST_ANNOTATION: Final = 600  # characters
 
 

@@ -30,13 +30,12 @@ from webhook.policy.pod_parts import annotations_of, as_json
 from webhook.policy.reasons import Action, Finding
 from webhook.policy.sizes import Source
 
-_WORDS: Final = {
+_WORDS: Final = {  # for an action, in the table and in a headline
     Action.INJECTED: ("changed", "changed"),
     Action.OBSERVED: ("observed", "would be changed"),
     Action.UNCHANGED: ("unchanged", "unchanged"),
     Action.ERROR: ("error", "error, left alone"),
 }
-"""The word for an action in the table, and in a headline."""
 _LEFT_ALONE: Final = ("left alone", "left alone")
 _ANSWERS: Final = {None: "no answer", True: "admitted", False: "refused"}
 _SHARES: Final = (keys.GPU_FRACTION, keys.GPU_MEMORY)
@@ -168,10 +167,7 @@ def namespace_sentences(problems: Mapping[str, LabelProblems]) -> Iterator[str]:
 
 
 def as_text(items: Sequence[Item], *, is_live: bool, columns: int) -> Iterator[str]:
-    """Yield the lines of the text report: all pods, then the objects without known pods.
-
-    Lines of a diff may be longer than `columns`. No sentence about one pod occurs twice.
-    """
+    """Yield the lines of the text report; those of a diff may be longer than `columns`."""
     pods = [item for item in items if isinstance(item, ExplainedPod)]
     for item in pods:
         for line in fold(f"{item.title} in namespace {one_line(item.namespace)}", columns, indent="  "):
@@ -221,10 +217,7 @@ _LEAST: Final = 10  # smallest width of a column of names, which is shortened
 
 
 def as_table(items: Iterable[Item], *, columns: int, is_whole: bool = False) -> Iterator[str]:
-    """Yield the lines of the table, without the objects of kinds that make no pods.
-
-    Names are shortened in their middle to fit a terminal, unless `is_whole`.
-    """
+    """Yield the lines of the table, whole or cut to fit a terminal, without the kinds that make no pods."""
     cells = [_cells(item) for item in items if isinstance(item, ExplainedPod) or item.code != "no-pods"]
     titles = [title for title in _COLUMNS if any(row.get(title) for row in cells)]
     if sys.stdout.isatty() and not is_whole and columns < _WIDE and "FILE" in titles:

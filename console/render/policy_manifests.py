@@ -71,10 +71,7 @@ def texts(excluded_namespaces: Collection[str]) -> dict[str, str]:
 
 
 def tables(excluded_namespaces: str) -> dict[str, Any]:
-    """Return what the chart needs beside the files: the texts of their placeholders, and the releases of KAI.
-
-    `excluded_namespaces` stands for the list of excluded namespaces.
-    """
+    """Return what the chart needs beside the files: the texts of placeholders, and the releases of KAI."""
     files = "".join(file.read_text(encoding="utf-8") for file in POLICIES.rglob("*.yaml"))
     since = {name: [".".join(map(str, each)) for each in first] for name, (_, first) in RELEASES.items()}
     every = sorted(texts([excluded_namespaces]).items())
