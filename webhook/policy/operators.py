@@ -18,10 +18,8 @@ UID: Final = "00000000-0000-0000-0000-000000000000"
 HASH: Final = "0"
 """Stand-ins for a uid and a hash, which exist only in a cluster."""
 STATEFUL_SET_POD: Final = "statefulset.kubernetes.io/pod-name"
-_MOST_TASKS: Final = 2_000
-"""Tasks that a `TF_CONFIG` lists at most. The real one would not fit into an object of the API server."""
-Place = tuple[str | int, ...]
-"""Keys and indexes that lead from an object to one of its parts."""
+_MOST_TASKS: Final = 2_000  # of a `TF_CONFIG`; a longer one does not fit into an object of the API server
+Place = tuple[str | int, ...]  # keys and indexes that lead from an object to one of its parts
 _JOB: Final = ("batch/v1", "Job")
 _STATEFUL_SET: Final = ("apps/v1", "StatefulSet")
 _TRAINING: Final = "training.kubeflow.org"
@@ -104,8 +102,7 @@ def with_variables(spec: Any, added: Additions) -> Any:
 def with_names(spec: Any, api_version: str) -> Any:
     """Return a pod's spec with the names that a controller gives to containers without one.
 
-    Only Knative Serving is known to do so (v1.12 pkg/apis/serving/v1/revision_defaults.go; the name is that
-    of its default configuration). The spec of another group is returned as it is.
+    Only Knative Serving is known to do so (v1.12 pkg/apis/serving/v1/revision_defaults.go, by default).
     """
     if group_of(api_version) != "serving.knative.dev":
         return spec
@@ -349,5 +346,4 @@ def scheduler_of(holder: Mapping[str, Any], path: Place, spec: Mapping[str, Any]
     return name if isinstance(name, str) else ""
 
 
-_RAY_SCHEDULERS: Final = {"scheduler-plugins": "scheduler-plugins-scheduler"}
-"""Names of schedulers that differ from KubeRay's name of the plugin."""
+_RAY_SCHEDULERS: Final = {"scheduler-plugins": "scheduler-plugins-scheduler"}  # by KubeRay's name of a plugin

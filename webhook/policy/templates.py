@@ -29,8 +29,7 @@ from webhook.policy.operators import (
 )
 from webhook.policy.pod_parts import as_list, as_map, as_maps, texts
 
-_DEEPEST: Final = 60
-"""Levels of nesting that are searched; real manifests nest less than half as deep."""
+_DEEPEST: Final = 60  # levels of nesting that are searched; real manifests nest less than half as deep
 _NAME_SHOWN: Final = 63
 
 
@@ -157,12 +156,10 @@ class FoundPod:
     def as_created(self, namespace: str) -> dict[str, Any]:
         """Return the pod as the workload's controller would create it, with its name, owner and additions.
 
-        Of a template's metadata controllers use the labels and annotations (GetPodFromTemplate in Kubernetes
-        1.36 pkg/controller/controller_utils.go); they name the pods themselves. A StatefulSet names its pods,
-        their hosts and claims (pkg/controller/statefulset/stateful_set_utils.go, newStatefulSetPod,
-        updateStorage). The uid and the hash of the owner are stand-ins. `blockOwnerDeletion` is left out,
-        since the plugin OwnerReferencesPermissionEnforcement asks for a right to the owner because of it
-        (seen on 1.30 and 1.36).
+        Controllers name the pods, and use the labels and annotations of a template's metadata (Kubernetes 1.36
+        controller_utils.go, GetPodFromTemplate). A StatefulSet names its pods, their hosts and claims
+        (stateful_set_utils.go). The owner's uid and hash are stand-ins. `blockOwnerDeletion` is left out: for
+        it, OwnerReferencesPermissionEnforcement asks for a right to the owner (seen on 1.30 and 1.36).
         """
         metadata = dict(self.template.get("metadata") or {})
         pod = {"apiVersion": "v1", "kind": "Pod", **self.template, "metadata": metadata}
@@ -207,10 +204,7 @@ class FoundPod:
 
 
 def find_pods(document: Any, *, most: int | None = None) -> list[FoundPod]:
-    """Return the pods and pod templates of one object, in order, at most `most`.
-
-    Raises TemplateError if the object is of a built-in kind, and its pod template cannot be read.
-    """
+    """Return the pods and templates of one object, in order, at most `most`; or raise TemplateError."""
     if workload := workload_kind(_text(document, "apiVersion"), _text(document, "kind")):
         return [_built_in(document, workload, document)]
     return list(islice(_walk(document, document, (), 0, document), most))
