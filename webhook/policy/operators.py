@@ -15,8 +15,7 @@ from typing import Any, Final, NamedTuple
 from webhook.policy.pod_parts import as_list, as_map, with_containers
 
 UID: Final = "00000000-0000-0000-0000-000000000000"
-HASH: Final = "0"
-"""Stand-ins for a uid and a hash, which exist only in a cluster."""
+HASH: Final = "0"  # like UID a stand-in for one that exists only in a cluster
 STATEFUL_SET_POD: Final = "statefulset.kubernetes.io/pod-name"
 _MOST_TASKS: Final = 2_000  # of a `TF_CONFIG`; a longer one does not fit into an object of the API server
 Place = tuple[str | int, ...]  # keys and indexes that lead from an object to one of its parts

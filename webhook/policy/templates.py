@@ -156,7 +156,7 @@ class FoundPod:
     def as_created(self, namespace: str) -> dict[str, Any]:
         """Return the pod as the workload's controller would create it, with its name, owner and additions.
 
-        Controllers name the pods, and use the labels and annotations of a template's metadata (Kubernetes 1.36
+        Controllers name pods, and use the labels and annotations of a template's metadata (Kubernetes 1.36
         controller_utils.go, GetPodFromTemplate). A StatefulSet names its pods, their hosts and claims
         (stateful_set_utils.go). The owner's uid and hash are stand-ins. `blockOwnerDeletion` is left out: for
         it, OwnerReferencesPermissionEnforcement asks for a right to the owner (seen on 1.30 and 1.36).
