@@ -14,7 +14,7 @@ from pathlib import Path
 
 MOST_SECONDS = 5.0
 DOCUMENTS = 1000
-OUTPUTS = ("text", "json", "patch")
+OUTPUTS = ("text", "json")
 
 POLICY = """\
 apiVersion: v1

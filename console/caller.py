@@ -43,17 +43,17 @@ async def pod_or_cluster_access(arguments: argparse.Namespace) -> "Access":
 
     Raises AccessError.
     """
-    is_in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ
     is_chosen = arguments.kubeconfig is not None or arguments.context is not None
-    if is_in_pod and not is_chosen and not _has_kubeconfig():
+    if "KUBERNETES_SERVICE_HOST" in os.environ and not is_chosen and not has_kubeconfig():
         from kube.access import InCluster  # noqa: PLC0415 - as above
 
         return InCluster()
     return await cluster_access(arguments)
 
 
-def _has_kubeconfig() -> bool:
-    return Path("~/.kube/config").expanduser().exists()
+def has_kubeconfig() -> bool:
+    """Whether there is a kubeconfig that kubectl would read without an option."""
+    return "KUBECONFIG" in os.environ or Path("~/.kube/config").expanduser().exists()
 
 
 def add_output(command: argparse.ArgumentParser, *formats: str, note: str = "") -> None:

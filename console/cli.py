@@ -23,24 +23,18 @@ from service.text import one_line, quoted
 _COMMANDS: Final = {
     "explain": (
         "console.explain.command",
-        "show what the webhook would do to the pods of manifests, or of a cluster's workloads",
+        "show what the webhook would do to pods of files or of a cluster",
     ),
     "why": ("console.why.command", "say why a pod does not start, or what is wrong with it"),
     "doctor": ("console.doctor.command", "check webhook, policies, KAI and agents for problems"),
     "policies": ("console.policies", "list the policies of managed namespaces"),
     "top": ("console.top.command", "show the agents of the cluster in one interactive view"),
     "ui": ("console.ui", "serve the agents' page over all nodes on a port of this machine"),
-    "advise": (
-        "console.usage.advise",
-        "suggest the share that each size or workload should have, from what it used",
-    ),
-    "report": (
-        "console.usage.report",
-        "show GPU-hours by team: promised, used, idle, and saved by sharing",
-    ),
+    "advise": ("console.usage.advise", "suggest the share of each size or workload, from what it used"),
+    "report": ("console.usage.report", "show GPU-hours by team: promised, used, idle, saved by sharing"),
     "render": (
         "console.render.policy_manifests",
-        "print the policy as admission policies, which the API server evaluates without a webhook",
+        "print the policy as admission policies, without a webhook",
     ),
     "help": ("console.help", "print what the documentation says about a code, such as queue-over-quota"),
     "completion": ("console.cli", "print a completion script for a shell"),

@@ -4,7 +4,7 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import yaml
@@ -20,7 +20,7 @@ from console.cluster.webhook import (
     pod_queues,
     read_scope,
 )
-from console.text_table import column_widths, natural_widths, table_lines
+from console.text_table import natural_widths, paint, shown_widths, table_lines
 from kai import keys
 from kube.answers import ApiError
 from kube.client import KubeClient
@@ -29,7 +29,6 @@ from service.command import (
     DEFAULT_COLUMNS,
     add_namespace,
     columns_of,
-    output_has_colour,
     write_lines,
     write_output,
     write_warning,
@@ -51,25 +50,13 @@ class PolicyRow(NamedTuple):
 
     policy: NamespacePolicy
     is_excluded: bool
-    pods: dict[str, int] | None
-    """Pods that have not ended, with the policy's scheduler and with others; None if they were not listed."""
-
-
-class PolicyTable(NamedTuple):
-    """The managed namespaces, sorted by name, and what could not be read, one line each."""
-
-    rows: tuple[PolicyRow, ...]
-    notes: tuple[str, ...] = ()
+    pods: dict[str, int] | None  # that have not ended, with KAI and with others; None if they were not listed
 
 
 async def read_policies(
     client: KubeClient, namespace: str | None, default_mode: Mode | None = None
-) -> PolicyTable:
-    """Read the policies of all managed namespaces, or of one; `default_mode` as in `read_scope`.
-
-    Raises PoliciesError if the caller may not read the namespaces or the one does not exist; and ApiError,
-    Unreachable, AccessError.
-    """
+) -> tuple[list[PolicyRow], list[str]]:
+    """Read the policies of all managed namespaces, or of one, by name; return also notes, one line each."""
     scope = await read_scope(client, default_mode)
     without_effect = list[str]()
     labelled = sorted((await _namespaces(client, namespace, without_effect)).items())
@@ -92,11 +79,11 @@ async def read_policies(
         pods = await reader.list(PODS, namespace or "", query=_RUNNING, decode=count)
         notes += [] if pods.is_known else [f"pods were not counted: {pods.line}"]
     is_counted = pods is not None and pods.is_known
-    rows = (
+    rows = [
         PolicyRow(policy, name in scope.excluded, counts[name] if is_counted else None)
         for name, policy in policies.items()
-    )
-    return PolicyTable(tuple(rows), tuple(notes))
+    ]
+    return rows, notes
 
 
 async def _namespaces(
@@ -106,11 +93,10 @@ async def _namespaces(
     try:
         return await fetch_namespaces(client, namespace, MANAGED, notes=notes)
     except ApiError as error:
+        if error.is_forbidden and namespace:
+            raise PoliciesError(f"{may_not_get(namespace)}: {VIEW_IS_ENOUGH}") from None
         if error.is_forbidden:
-            refusal = (
-                f"{may_not_get(namespace)}: {VIEW_IS_ENOUGH}" if namespace else may_not_list(error, _INSTEAD)
-            )
-            raise PoliciesError(refusal) from None
+            raise PoliciesError(may_not_list(error, _INSTEAD)) from None
         if error.is_not_found and namespace:
             raise PoliciesError(does_not_exist(namespace)) from None
         raise
@@ -118,8 +104,6 @@ async def _namespaces(
 
 _NONE: Final = "-"
 _LONGEST_CELL: Final = 2000  # characters; sixteen sizes have at most 1000
-_RED, _RESET = "\033[31m", "\033[0m"
-_INDENT: Final = "  "
 # Smallest width of a column (0: cells are not shortened) by the name of its values.
 _COLUMNS: Final = {
     "namespace": 9, "queue": 6, "mode": 0, "share": 0, "sizes": 5, "caps": 0, "pods in KAI": 0, "problems": 0,
@@ -164,49 +148,37 @@ def _cells(row: PolicyRow) -> dict[str, str]:
 
 
 def as_table(
-    table: PolicyTable, *, wide: bool = False, colour: bool = False, columns: int | None = None
+    rows: Sequence[PolicyRow], *, wide: bool = False, columns: int = DEFAULT_COLUMNS
 ) -> Iterator[str]:
-    """Yield the lines of a table, and lines for each problem below it, in red with `colour`.
-
-    Names are cut to fit the columns of a terminal, if they can; None for a file or pipe. `wide` has all
-    values, whole.
-    """
-    folded, columns = columns or DEFAULT_COLUMNS, None if wide else columns
-    if not table.rows:
-        yield from fold(f"No namespace is managed: none has the label {keys.QUEUE_LABEL}.", folded)
+    """Yield the lines of a table, cut to fit a terminal, and those of each problem; `wide` has all, whole."""
+    if not rows:
+        yield from fold(f"No namespace is managed: none has the label {keys.QUEUE_LABEL}.", columns)
         return
-    cells = [_cells(row) for row in table.rows]
+    cells = [_cells(row) for row in rows]
     names = list(cells[0] if wide else _COLUMNS)
-    rows = [[name.upper().replace(" ", "-") for name in names]]
-    rows += [[each[name] for name in names] for each in cells]
-    fitted = column_widths(rows, columns, list(_COLUMNS.values())) if columns is not None else None
-    yield from table_lines(rows, fitted or natural_widths(rows))
-    for row in table.rows:
-        yield from _problem_lines(row.policy, folded, colour=colour)
+    table = [[name.upper().replace(" ", "-") for name in names]]
+    table += [[each[name] for name in names] for each in cells]
+    widths = natural_widths(table) if wide else shown_widths(table, columns, list(_COLUMNS.values()))
+    yield from table_lines(table, widths)
+    for policy in (row.policy for row in rows):
+        problems = [one_line(str(problem)) for problem in policy.problems]
+        if policy.more_problems:
+            problems.append(f"and {policy.more_problems} more invalid labels or selectors")
+        for problem in problems:
+            for line in fold(f"problem: {one_line(policy.namespace)}: {problem}", columns, indent="  "):
+                yield paint(line, "-")
 
 
-def _problem_lines(policy: NamespacePolicy, columns: int, *, colour: bool) -> Iterator[str]:
-    problems = [one_line(str(problem)) for problem in policy.problems]
-    if policy.more_problems:
-        problems.append(f"and {policy.more_problems} more invalid labels or selectors")
-    for problem in problems:
-        for line in fold(f"problem: {one_line(policy.namespace)}: {problem}", columns, indent=_INDENT):
-            yield f"{_RED}{line}{_RESET}" if colour else line
-
-
-def as_json(table: PolicyTable) -> str:
-    """Format the policies as a JSON array in ASCII, as the webhook's `/policies`; unknown values are null."""
+def as_document(rows: Sequence[PolicyRow], output: str) -> str:
+    """Format the policies as a list in ASCII, `json` or `yaml`, as the webhook's `/policies`."""
     documents = []
-    for row in table.rows:
+    for row in rows:
         state = {"state": "excluded"} if row.is_excluded else {}
         more = {"moreProblems": row.policy.more_problems, "pods": row.pods}
         documents.append({**policy_json(row.policy), **state, **more})
-    return json.dumps(documents, indent=2) + "\n"
-
-
-def as_yaml(table: PolicyTable) -> str:
-    """Format the policies as a YAML list in ASCII, from JSON's types: PyYAML represents no enums."""
-    return str(yaml.safe_dump(json.loads(as_json(table)), sort_keys=False, width=1000))
+    text = json.dumps(documents, indent=2) + "\n"
+    # PyYAML represents no enums.
+    return text if output == "json" else str(yaml.safe_dump(json.loads(text), sort_keys=False, width=1000))
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -221,20 +193,21 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the policies; return 1 if one is invalid, else 0. Raises as `read_policies`."""
     discard_library_logs()
-    table = asyncio.run(_read(arguments))
+    rows, notes = asyncio.run(_read(arguments))
+    columns = columns_of(sys.stdout)
     if arguments.output in ("json", "yaml"):
-        write_output(as_json(table) if arguments.output == "json" else as_yaml(table))
-    elif arguments.namespace is not None and not table.rows:
+        write_output(as_document(rows, arguments.output))
+    elif arguments.namespace is not None and not rows:
         sentence = f"Namespace {arguments.namespace} is not managed: no label {keys.QUEUE_LABEL}."
-        write_lines(fold(sentence, columns_of(sys.stdout)))
+        write_lines(fold(sentence, columns))
     else:
-        is_wide, columns = arguments.output == "wide", columns_of(sys.stdout) if sys.stdout.isatty() else None
-        write_lines(as_table(table, wide=is_wide, colour=output_has_colour(), columns=columns))
-    for note in table.notes:
+        is_wide = arguments.output == "wide"
+        write_lines(as_table(rows, wide=is_wide, columns=columns))
+    for note in notes:
         write_warning(f"kaishare: warning: {note}")
-    return int(any(row.policy.problems for row in table.rows))
+    return int(any(row.policy.problems for row in rows))
 
 
-async def _read(arguments: argparse.Namespace) -> PolicyTable:
+async def _read(arguments: argparse.Namespace) -> tuple[list[PolicyRow], list[str]]:
     async with KubeClient(await cluster_access(arguments)) as client:
         return await read_policies(client, arguments.namespace, arguments.default_mode)

@@ -1,12 +1,22 @@
-"""Tables of text for a number of terminal columns."""
+"""Tables of text for a number of terminal columns, and coloured lines."""
 
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from service.command import output_has_colour
 from service.text import shorten_middle, width
 
 GAP: Final = "  "  # blanks between two columns
+
+
+_COLOURS: Final = {"+": "\033[32m", "-": "\033[31m", "@": "\033[36m"}
+_RESET: Final = "\033[0m"
+
+
+def paint(text: str, sign: str) -> str:
+    """Colour a line where colours are shown, by its sign: `+` for added, `-` for bad, `@` for a title."""
+    return f"{_COLOURS[sign]}{text}{_RESET}" if sign in _COLOURS and output_has_colour() else text
 
 
 def natural_widths(rows: Sequence[Sequence[str]]) -> list[int]:
@@ -37,8 +47,11 @@ def column_widths(rows: Sequence[Sequence[str]], columns: int, shrinkable: Seque
 
 def shown_widths(rows: Sequence[Sequence[str]], columns: int, shrinkable: Sequence[int]) -> list[int]:
     """Return the widths of a table on standard output: no cell is cut but to fit a terminal's columns."""
-    fitted = column_widths(rows, columns, shrinkable) if sys.stdout.isatty() else None
-    return fitted or natural_widths(rows)
+    natural = natural_widths(rows)
+    if not sys.stdout.isatty():
+        return natural
+    narrowest = [min(own, least or own) for own, least in zip(natural, shrinkable, strict=True)]
+    return column_widths(rows, columns, shrinkable) or narrowest
 
 
 def table_lines(rows: Sequence[Sequence[str]], widths: Sequence[int]) -> Iterator[str]:

@@ -19,9 +19,6 @@ from service.text import one_line, quoted
 
 _SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 
-Place = tuple[str | int, ...]
-"""Keys and indexes that lead from a document's root to one of its parts."""
-
 
 class DocumentError(ValueError):
     """An invalid document; the message is one line that names the input and the error."""
@@ -80,20 +77,16 @@ def decode_text(content: bytes, source: str) -> str:
         raise DocumentError(f"{source}: not UTF-8 at byte {error.start}") from None
 
 
-def list_items(document: Any, place: Place = ()) -> Iterator[tuple[Any, Place]]:
-    """Yield the document with its place, or the items of a list object (`kind: List`, PodList, …)."""
-    items = document.get("items") if isinstance(document, dict) else None
-    if isinstance(items, list) and str(document.get("kind", "")).endswith("List"):
-        for index, item in enumerate(items):
-            yield from list_items(item, (*place, "items", index))
-    else:
-        yield document, place
-
-
 def flatten_lists(documents: Iterable[Any]) -> Iterator[Any]:
-    """Yield the documents, with the items of each list object in its place."""
+    """Yield the documents, with the items of each list object (`kind: List`, PodList, …) in its place."""
     for document in documents:
-        yield from (item for item, _ in list_items(document))
+        yield from flatten_lists(document["items"]) if is_list(document) else [document]
+
+
+def is_list(document: Any) -> bool:
+    """Whether a document is a list object."""
+    is_map = isinstance(document, dict) and isinstance(document.get("items"), list)
+    return is_map and str(document.get("kind", "")).endswith("List")
 
 
 _DEEPEST: Final = 500
@@ -113,10 +106,8 @@ class ParsedDocument:
     value: Any
     line: int
     """Number of line breaks in the text before the document, after its `---` line."""
-    start: int
-    """Index in the text of the first character of the document's first line."""
-    end: int
-    """Index after its last character; comments can be before it."""
+    item_lines: list[int]
+    """Number of line breaks in the text before each of its `items`."""
 
 
 def load_file(file: Path) -> list[Any]:
@@ -163,8 +154,10 @@ def _parsed(text: str, source: str, *, unique_keys: bool) -> Iterator[ParsedDocu
             _check_nodes(node, source, unique_keys=unique_keys)
             value = loader.construct_document(node)
             if value is not None:
-                start = node.start_mark
-                yield ParsedDocument(value, start.line, start.index - start.column, node.end_mark.index)
+                entries = node.value if isinstance(node, yaml.MappingNode) else ()
+                lists = (child for key, child in entries if key.value == "items")
+                lines = [item.start_mark.line for items in lists for item in _children(items)]
+                yield ParsedDocument(value, node.start_mark.line, lines)
     finally:
         loader.dispose()
 

@@ -6,11 +6,11 @@ Namespaces are read by name, so that a caller who may see a single namespace get
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
-from console.cluster.facts import FactReader, Why, items
+from console.cluster.facts import FactReader, items
 from console.cluster.webhook import (
     VIEW_IS_ENOUGH,
     does_not_exist,
@@ -25,14 +25,13 @@ from kube.answers import REQUEST_ERRORS, ApiError
 from kube.client import KubeClient
 from kube.kinds import LIMIT_RANGES, LimitRange, gpu_limit_ranges
 from service.command import namespace_name
-from service.text import MALFORMED, listed
+from service.text import MALFORMED, counted
 from webhook.namespaces.file_policies import PoliciesError
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import PolicyMetadata
 from webhook.settings.decision_options import KnownSettings
 from webhook.settings.published_settings import PublishedSettings, SettingsError
 
-MOST_NAMED: Final = 100  # number of namespaces that are read by name; more are listed in one request
 _INSTEAD: Final = "explain --live -n NAMESPACE explains one namespace with your rights"
 _OF_FILES: Final = "the webhook reads its policies from files, not from these namespaces"
 _BY_POLICIES: Final = (
@@ -41,15 +40,14 @@ _BY_POLICIES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecisionFacts:
+class DecisionFacts(NamedTuple):
     """What decides about the pods of a cluster."""
 
     rules: DecisionSettings
     namespaces: Mapping[str, PolicyMetadata]  # those that exist and were read, managed or not
-    defaults: Mapping[str, Sequence[LimitRange]] = field(default_factory=dict)
-    unread: Mapping[str, str] = field(default_factory=dict)  # why namespaces could not be read, by name
-    notes: Sequence[str] = ()  # sentences about what is not known, and what the answer assumes instead
+    defaults: Mapping[str, Sequence[LimitRange]]
+    unread: Mapping[str, str]  # why namespaces could not be read, by name
+    notes: Sequence[str]  # sentences about what is not known, and what the answer assumes instead
 
 
 async def read_facts(
@@ -64,8 +62,8 @@ async def read_facts(
     """Read what decides about pods, with the caller's rights.
 
     The settings of the command line take precedence. `names` are the namespaces to read, None for all; those
-    that the manifests create need not exist. With `accepts_unread`, namespaces that the caller may not get
-    are no error. Raises PoliciesError for any other namespace that cannot be read, or does not exist.
+    that the manifests create need not exist. Raises PoliciesError for any other that does not exist or, but
+    with `accepts_unread`, cannot be read.
     """
     reader, published = FactReader(client), KnownSettings()
     notes: list[str] = []
@@ -76,13 +74,14 @@ async def read_facts(
     is_of_files = isinstance(published, PublishedSettings) and published.policies == "files"
     notes += [_OF_FILES] if is_of_files else [_BY_POLICIES] if published.rules.by_admission_policies else []
     settings = options.completed_by(published)
+    unread: dict[str, str] = {}
     try:
-        namespaces, unread = await _namespaces(client, names, created)
+        namespaces = await _namespaces(client, names, created, unread)
     except REQUEST_ERRORS as error:
         raise PoliciesError(f"--policies cluster: {error}") from None
     if unread and not accepts_unread:
         raise PoliciesError(f"{next(iter(unread.values()))}: {VIEW_IS_ENOUGH}")
-    defaults, limit_notes = await _defaults(reader, None if names is None else namespaces.keys())
+    defaults, limit_notes = await _defaults(reader, [""] if names is None else sorted(namespaces))
     rules = settings.rules
     if not is_of_files:
         with suppress(*REQUEST_ERRORS, *MALFORMED):
@@ -92,67 +91,41 @@ async def read_facts(
             limits = chain.from_iterable(defaults.values())
             rules = replace(rules, gpu_limit_ranges=gpu_limit_ranges(limits))
     notes += [*settings.unknown(), *limit_notes]
-    return DecisionFacts(rules=rules, namespaces=namespaces, defaults=defaults, unread=unread, notes=notes)
+    return DecisionFacts(rules, namespaces, defaults, unread, notes)
 
 
 async def _namespaces(
-    client: KubeClient, names: Collection[str] | None, created: Collection[str]
-) -> tuple[dict[str, PolicyMetadata], dict[str, str]]:
-    """Return the namespaces, and why others could not be read.
-
-    Many names are read by one list; a caller without the right to list gets them one by one.
-    """
-    if names is None or len(names) > MOST_NAMED:
+    client: KubeClient, names: Collection[str] | None, created: Collection[str], unread: dict[str, str]
+) -> dict[str, PolicyMetadata]:
+    """Return the namespaces, all for None; `unread` gets why one could not be read."""
+    namespaces: dict[str, PolicyMetadata] = {}
+    for name in [None] if names is None else sorted(names):
         try:
-            namespaces = await fetch_namespaces(client)
-        except ApiError as error:
-            if not error.is_forbidden:
-                raise
-            if names is None:
-                raise PoliciesError(may_not_list(error, _INSTEAD)) from None
-        else:
-            for name in sorted(set(names or ()) - namespaces.keys() - set(created)):
-                raise PoliciesError(does_not_exist(name))
-            return namespaces, {}
-    namespaces, unread = {}, {}
-    for name in sorted(names):
-        try:
-            namespace_name(name)  # a text of a manifest must not change the path of a request
-        except ValueError as error:
-            raise PoliciesError(str(error)) from None
-        try:
+            if name is not None:
+                namespace_name(name)  # a text of a manifest must not change the path of a request
             namespaces |= await fetch_namespaces(client, name)
         except ApiError as error:
+            if name is None and error.is_forbidden:
+                raise PoliciesError(may_not_list(error, _INSTEAD)) from None
+            if name is None or not (error.is_forbidden or error.is_not_found):
+                raise
             if error.is_forbidden:
                 unread[name] = may_not_get(name)
-            elif not error.is_not_found:
-                raise
             elif name not in created:
                 raise PoliciesError(does_not_exist(name)) from None
-    return namespaces, unread
+        except ValueError as error:
+            raise PoliciesError(str(error)) from None
+    return namespaces
 
 
 async def _defaults(
-    reader: FactReader, names: Collection[str] | None
+    reader: FactReader, places: Collection[str]
 ) -> tuple[Mapping[str, list[LimitRange]], list[str]]:
-    """Return the LimitRanges that count, by namespace, and notes about those that could not be read.
-
-    All namespaces (None) are read in one request, and many names as in `_namespaces`.
-    """
-    places = [""] if names is None or len(names) > MOST_NAMED else sorted(names)
+    """Return the LimitRanges that count, by namespace, and notes about those that could not be read."""
     facts = {place: await reader.list(LIMIT_RANGES, place) for place in places}
-    if names and places == [""] and facts[""].why is Why.FORBIDDEN:
-        facts = {place: await reader.list(LIMIT_RANGES, place) for place in sorted(names)}
-    unread: defaultdict[str, list[str]] = defaultdict(list)
-    for place, fact in facts.items():
-        if not fact.is_known:
-            is_forbidden = fact.why is Why.FORBIDDEN
-            reason = "you may not list them" if is_forbidden else fact.line.rpartition(" not read: ")[2]
-            unread[reason].append(place)
-    notes = []
-    for reason, unreadable in unread.items():
-        of = f" of namespace{'s' if len(unreadable) > 1 else ''} {listed(unreadable)}"
-        notes += [f"the LimitRanges{of * bool(unreadable[0])} are not known: {reason}; assumed none"]
+    unread = [fact.line for fact in facts.values() if not fact.is_known]
+    more = f", and {counted(len(unread) - 1, 'more namespace')}" if len(unread) > 1 else ""
+    notes = [f"{unread[0]}{more}; LimitRanges are assumed to give no GPUs"] if unread else []
     defaults: defaultdict[str, list[LimitRange]] = defaultdict(list)
     for each in sorted(chain.from_iterable(map(items, facts.values())), key=lambda each: each.metadata.name):
         if any(each.container_defaults()) or each.needs(keys.GPU_RESOURCE):

@@ -2,27 +2,24 @@
 
 import argparse
 import asyncio
-import gc
-import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from console.caller import add_cluster_options, add_settings_namespace, cluster_access, default_kubeconfig
+from console.caller import add_cluster_options, add_settings_namespace, cluster_access, has_kubeconfig
 from console.explain.explainer import ExplainedPod, Explainer, Item, explain
-from console.explain.manifest_sources import SourceDocument, read_manifests
+from console.explain.manifest_sources import SourceObject, read_manifests
 from console.explain.text import (
     as_json_text,
-    as_patch,
     as_table,
     as_text,
-    namespace_lines,
+    namespace_sentences,
     sums,
     unadmitted_sentence,
 )
+from console.text_table import paint
 from kai import keys
 from kai.kaishare_keys import PREFIX, SIZE_PREFIX
 from service.command import (
@@ -30,16 +27,14 @@ from service.command import (
     UsageError,
     add_namespace,
     columns_of,
-    output_has_colour,
     read_by,
     write_document,
     write_lines,
-    write_note,
     write_warning,
 )
-from service.documents import DocumentError, flatten_lists
+from service.documents import DocumentError
 from service.names import is_label_key, is_label_value
-from service.text import fold, one_line, quoted, shorten
+from service.text import fold, quoted, shorten
 from webhook.namespaces.file_policies import read_namespaces
 from webhook.policy.labels import (
     NO_METADATA,
@@ -54,16 +49,11 @@ from webhook.policy.pod_parts import as_map, texts
 from webhook.policy.templates import makes_no_pods
 from webhook.settings.decision_options import add_decision_options, parse_decision_options
 
-OUTPUTS: Final = ("text", "table", "wide", "json", "patch")
-CLUSTER: Final = "cluster"
-"""The value of --policies that selects the cluster. A file of that name must be given as `./cluster`."""
-_DEFAULT_NAMESPACE: Final = "default"
+OUTPUTS: Final = ("text", "table", "wide", "json")
+CLUSTER: Final = "cluster"  # as the value of --policies; a file of that name must be given as `./cluster`
 _MOST_AS_TEXT: Final = 4  # number of pods up to which the default output is text
 _EXAMPLES: Final = """examples:
   %(prog)s -n vision -f deployment.yaml
-  %(prog)s --label kai.scheduler/queue=vision \\
-      --label kaishare.dev/gpu-fraction=0.5 -f .
-  %(prog)s --server -n vision -f deployment.yaml
   %(prog)s --live -A --label kaishare.dev/gpu-fraction=0.5
   kubectl kustomize overlays/prod | \\
       %(prog)s --policies namespaces/ -f -
@@ -73,64 +63,33 @@ exit status:
   1  a pod or a label would be refused
   2  unusable input or output, or no answer of the cluster
 """
-
-
 Edit = tuple[str, str | None]  # a key with its new value; None removes the key
+_READ_BY_POLICY: Final = {"label": (PREFIX, SIZE_PREFIX), "annotation": (SIZE_PREFIX,)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamespaceEdits:
-    """Labels and annotations of a namespace that are tried without setting them."""
-
-    labels: Sequence[Edit] = ()
-    annotations: Sequence[Edit] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.labels or self.annotations)
-
-    def applied(self, metadata: PolicyMetadata) -> PolicyMetadata:
-        """Return the labels and annotations of a namespace after the edits."""
-        labels = _edited(metadata.labels, self.labels)
-        return PolicyMetadata.select(labels, _edited(metadata.annotations, self.annotations))
-
-    def without_effect(self) -> Iterator[str]:
-        """Yield a sentence for each edit of a key that is not part of a policy."""
-        for kind, edited, prefixes in (
-            ("label", self.labels, (PREFIX, SIZE_PREFIX)),
-            ("annotation", self.annotations, (SIZE_PREFIX,)),
-        ):
-            others = [key for key, _ in edited if not key.startswith(prefixes) and key != keys.QUEUE_LABEL]
-            near = dict(near_prefixes(others))
-            for key in others:
-                hint = f"; the nearest prefix is {near[key]}" if key in near else ""
-                yield f"the {kind} {shorten(key)} has no effect{hint}"
-
-
-def read_label_edit(text: str) -> Edit:
-    """Read KEY=VALUE or KEY- of the command line as a label; ValueError if the API server would refuse it."""
-    key, value = read_annotation_edit(text)
-    if value is not None and not is_label_value(value):
-        allowed = "a-z, A-Z, 0-9, -, _ and . in at most 63 characters, with a letter or digit first and last"
-        raise ValueError(f"{quoted(value)} is not the value of a label; allowed: {allowed}")
-    return key, value
-
-
-def read_annotation_edit(text: str) -> Edit:
-    """Read KEY=VALUE or KEY- of the command line; ValueError if the API server would refuse the key."""
+def read_edit(kind: str, text: str) -> Edit:
+    """Read KEY=VALUE or KEY- as a namespace's label or annotation to try; ValueError if it has no effect."""
     key, equals, value = text.partition("=")
-    removes = not equals and key.endswith("-")
-    if not (equals or removes) or not key:
+    if not equals:
+        key = key[:-1] if key.endswith("-") else ""
+    if not key:
         raise ValueError(f"{quoted(text)} is not allowed; allowed: KEY=VALUE, or KEY-")
-    key = key[:-1] if removes else key
     if not is_label_key(key):
         raise ValueError(f"{quoted(key)} is not the key of a label; allowed: NAME or DOMAIN/NAME")
-    return key, None if removes else value
+    if not key.startswith(_READ_BY_POLICY[kind]) and (kind, key) != ("label", keys.QUEUE_LABEL):
+        near = "".join(f"; the nearest prefix is {prefix}" for _, prefix in near_prefixes([key]))
+        raise ValueError(f"the {kind} {shorten(key)} has no effect{near}")
+    if kind == "label" and not is_label_value(value):
+        allowed = "a-z, A-Z, 0-9, -, _ and . in at most 63 characters, with a letter or digit first and last"
+        raise ValueError(f"{quoted(value)} is not the value of a label; allowed: {allowed}")
+    return key, value if equals else None
 
 
-def _edited(texts: Mapping[str, str], edits: Sequence[Edit]) -> dict[str, str]:
-    changes = dict(edits)
-    kept = {key: value for key, value in texts.items() if key not in changes}
-    return kept | {key: value for key, value in changes.items() if value is not None}
+def _edited(metadata: PolicyMetadata, arguments: argparse.Namespace) -> PolicyMetadata:
+    """Return the labels and annotations of a namespace after the edits of the command line."""
+    pairs = (metadata.labels, arguments.label), (metadata.annotations, arguments.annotation)
+    edited = ({**before, **dict(edits)}.items() for before, edits in pairs)
+    return PolicyMetadata.select(*({k: v for k, v in each if v is not None} for each in edited))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -142,74 +101,67 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flag = partial(parser.add_argument, action="store_true")
     manifests = "manifests; - reads standard input; may be repeated"
     parser.add_argument("-f", "--filename", **repeated, metavar="FILE|DIR|-", help=manifests)
-    below = "also read the directories below (default: only the .yaml, .yml and .json files in it)"
-    flag("-R", "--recursive", help=below)
-    live = "read the workloads of a cluster instead of manifests: what would a new pod of each get?"
-    flag("--live", help=live)
+    flag("-R", "--recursive", help="also read the directories below (default: the files in it only)")
+    flag("--live", help="read a cluster's workloads instead of manifests: what would a new pod of each get?")
+    flag(
+        "--server",
+        help="also create each pod by dry run: what do the API server and all webhooks say?",
+    )
+    flag("-A", "--all-namespaces", help="with --live: the workloads of all namespaces")
     add_namespace(
         parser,
         "namespace of manifests that name none, of --label and --annotation, and of --live"
         " (default: the context's namespace with a cluster, else default)",
     )
-    flag("-A", "--all-namespaces", help="with --live: the workloads of all namespaces")
-    parser.add_argument(
-        "--policies",
-        metavar="cluster|FILE|DIR",
-        help="source of the policies: the cluster's namespaces, or a file or directory of Namespace objects"
-        " (YAML or JSON) (default: the cluster of the kubeconfig; none with --label and --annotation)",
+    policies = (
+        "source of the policies: the cluster's namespaces, or a file or directory of Namespace objects"
+        " (default: the cluster of the kubeconfig; none with --label and --annotation)"
     )
-    for option, read, what in (
-        ("--label", read_label_edit, "a label of the namespace"),
-        ("--annotation", read_annotation_edit, "an annotation of the namespace, the selector of a size"),
+    parser.add_argument("--policies", metavar="cluster|FILE|DIR", help=policies)
+    for kind, what in (
+        ("label", "a label of the namespace"),
+        ("annotation", "an annotation of the namespace, the selector of a size"),
     ):
         tried = f"preview {what}; KEY- removes one; may be repeated (default: none)"
-        parser.add_argument(option, **repeated, type=read_by(read), metavar="KEY=VALUE", help=tried)
-    server = "also create each pod by dry run, and show what the API server and every webhook make of it"
-    flag("--server", help=server)
+        read = read_by(partial(read_edit, kind))
+        parser.add_argument(f"--{kind}", **repeated, type=read, metavar="KEY=VALUE", help=tried)
     add_cluster_options(parser)
     add_settings_namespace(parser)
     add_decision_options(parser, default="the webhook's, with a cluster")
-    parser.add_argument(
-        "-o",
-        "--output",
-        choices=OUTPUTS,
-        metavar="FORMAT",
-        help=f"output format: {', '.join(OUTPUTS)}; table has a line for each pod, wide the same with whole"
-        " names, patch one JSON Patch for each (default: text; table for more than four pods)",
+    output = (
+        f"output format: {', '.join(OUTPUTS)}; table has a line for each pod, wide the same with whole names"
+        " (default: text; table for more than four pods)"
     )
+    parser.add_argument("-o", "--output", choices=OUTPUTS, metavar="FORMAT", help=output)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what the webhooks would do; return 1 if something would be refused, 2 without an answer, else 0.
-
-    Raises DocumentError for a manifest that is unusable or nested too deep for the output, PoliciesError for
-    policies that cannot be read, UsageError for options without a meaning together, no access to a cluster,
-    or standard output that cannot be written.
-    """
-    edits = NamespaceEdits(labels=arguments.label, annotations=arguments.annotation)
-    if _asks_cluster(arguments, edits):
-        answer = asyncio.run(_answer_from_cluster(arguments, edits))
-    else:
-        answer = _answer_from_files(arguments, edits)
+    """Print what the webhooks would do; return 1 for a refusal, 2 without an answer, else 0."""
+    asks_cluster = _asks_cluster(arguments)
+    answer = asyncio.run(_from_cluster(arguments)) if asks_cluster else _from_files(arguments)
+    pods = [item for item in answer.items if isinstance(item, ExplainedPod)]
     try:
-        _print(arguments, answer)
+        _print(arguments, answer, pods)
     except RecursionError:
         raise DocumentError("a manifest is nested too deep for YAML") from None
-    return answer.exit_status
+    answers = [pod.server for pod in pods if pod.server is not None]
+    if any(each.problem for each in answers):
+        return UNUSABLE
+    is_refused = any(pod.is_refused for pod in pods) or any(each.is_admitted is False for each in answers)
+    return int(is_refused or any(invalid.is_refused for invalid in answer.problems.values()))
 
 
-def _asks_cluster(arguments: argparse.Namespace, edits: NamespaceEdits) -> bool:
-    """Whether the policies are those of a cluster: the default with a kubeconfig and nothing to try.
+def _has_edits(arguments: argparse.Namespace) -> bool:
+    return bool(arguments.label or arguments.annotation)
 
-    Raises UsageError for options without a meaning together.
-    """
+
+def _asks_cluster(arguments: argparse.Namespace) -> bool:
+    """Whether to read a cluster's policies: the default with a kubeconfig and nothing to try."""
     live, server, policies = arguments.live, arguments.server, arguments.policies
-    needs_cluster = server or live
+    edits, needs_cluster = _has_edits(arguments), server or live
     names_cluster = arguments.kubeconfig is not None or arguments.context is not None
-    has_kubeconfig = "KUBECONFIG" in os.environ or Path(default_kubeconfig()).expanduser().exists()
-    is_default = policies is None and (names_cluster or (not edits and has_kubeconfig))
+    is_default = policies is None and (names_cluster or (not edits and has_kubeconfig()))
     has_files = policies not in (None, CLUSTER)
-    no_patch = f"{'--live' if live else '--server'} has no output patch; allowed: table, text, json"
     for is_wrong, problem in (
         (needs_cluster and has_files, "--server and --live use the cluster's policies: leave out --policies"),
         (live and arguments.filename, "--live reads the cluster's workloads: leave out -f"),
@@ -218,7 +170,6 @@ def _asks_cluster(arguments: argparse.Namespace, edits: NamespaceEdits) -> bool:
         (not live and not arguments.filename, "give -f, or --live for the workloads of a cluster"),
         (arguments.all_namespaces and not live, "--all-namespaces needs --live"),
         (arguments.all_namespaces and arguments.namespace, "give -n or --all-namespaces, not both"),
-        (needs_cluster and arguments.output == "patch", no_patch),
         (
             policies is None and not (edits or needs_cluster or is_default),
             "there is no kubeconfig here: give --policies, --label or --annotation",
@@ -233,65 +184,40 @@ def _asks_cluster(arguments: argparse.Namespace, edits: NamespaceEdits) -> bool:
     return needs_cluster or is_default or policies == CLUSTER
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """The decisions about all pods, and what they rest on."""
 
     items: Sequence[Item]
-    metadata: Mapping[str, PolicyMetadata]  # of the namespaces, with the edits
-    default_mode: Mode
-    without_effect: Sequence[str]  # sentences about edits that no policy reads
-    named: Iterable[str]  # namespaces whose labels are judged even without pods
+    problems: Mapping[str, LabelProblems]  # of the namespaces of the pods and of the command line, by name
     notes: Sequence[str] = ()  # sentences about what is not known, and about namespaces that are not managed
 
-    @cached_property
-    def pods(self) -> Sequence[ExplainedPod]:
-        """The explained pods."""
-        return [item for item in self.items if isinstance(item, ExplainedPod)]
 
-    @cached_property
-    def problems(self) -> Mapping[str, LabelProblems]:
-        """What the webhook for namespaces says about the namespaces of the pods and of the edits."""
-        names = dict.fromkeys((*self.named, *(pod.namespace for pod in self.pods)))
-        mode, metadata = self.default_mode, {name: self.metadata.get(name, NO_METADATA) for name in names}
-        return {name: label_problems(own, default_mode=mode) for name, own in metadata.items()}
-
-    @property
-    def exit_status(self) -> int:
-        """2 without a usable answer of the API server, 1 if a pod or a label would be refused, else 0."""
-        answers = [pod.server for pod in self.pods if pod.server is not None]
-        if any(answer.problem for answer in answers):
-            return UNUSABLE
-        return int(
-            any(invalid.is_refused for invalid in self.problems.values())
-            or any(pod.is_refused for pod in self.pods)
-            or any(answer.is_admitted is False for answer in answers)
-        )
+def _problems(
+    items: Iterable[Item], named: Iterable[str], metadata: Mapping[str, PolicyMetadata], mode: Mode
+) -> dict[str, LabelProblems]:
+    """Return what the webhook for namespaces says about the namespaces of the pods, and of those named."""
+    names = dict.fromkeys((*named, *(item.namespace for item in items if isinstance(item, ExplainedPod))))
+    return {name: label_problems(metadata.get(name, NO_METADATA), default_mode=mode) for name in names}
 
 
-def _answer_from_files(arguments: argparse.Namespace, edits: NamespaceEdits) -> Answer:
-    namespace = arguments.namespace or _DEFAULT_NAMESPACE
+def _managed(metadata: Mapping[str, PolicyMetadata], mode: Mode) -> dict[str, NamespacePolicy]:
+    policies = ((name, own.policy(name, mode)) for name, own in metadata.items())
+    return {name: policy for name, policy in policies if policy is not None}
+
+
+def _from_files(arguments: argparse.Namespace) -> Answer:
+    namespace, named = arguments.namespace or "default", list[str]()
     rules = parse_decision_options(arguments).rules
-    read = read_namespaces(Path(arguments.policies)) if arguments.policies else {}
-    metadata, policies = _policies(read, [namespace], edits, rules.default_mode)
+    metadata = dict(read_namespaces(Path(arguments.policies)) if arguments.policies else {})
+    if _has_edits(arguments):
+        metadata[namespace] = _edited(metadata.get(namespace, NO_METADATA), arguments)
+        named = [namespace]
     manifests = read_manifests(arguments.filename, recursive=arguments.recursive)
-    items = list(explain(manifests, Explainer(namespace, policies, rules)))
-    named = [namespace] if edits else ()
-    return Answer(items, metadata, rules.default_mode, list(edits.without_effect()), named)
+    items = list(explain(manifests, Explainer(namespace, _managed(metadata, rules.default_mode), rules)))
+    return Answer(items, _problems(items, named, metadata, rules.default_mode))
 
 
-def _policies(
-    namespaces: Mapping[str, PolicyMetadata], edited: Iterable[str], edits: NamespaceEdits, mode: Mode
-) -> tuple[dict[str, PolicyMetadata], dict[str, NamespacePolicy]]:
-    """Return the labels and policies of namespaces after edits of some of them, which need not exist."""
-    metadata = dict(namespaces)
-    if edits:
-        metadata |= {name: edits.applied(metadata.get(name, NO_METADATA)) for name in edited}
-    policies = {name: own.policy(name, mode) for name, own in metadata.items()}
-    return metadata, {name: policy for name, policy in policies.items() if policy is not None}
-
-
-async def _answer_from_cluster(arguments: argparse.Namespace, edits: NamespaceEdits) -> Answer:
+async def _from_cluster(arguments: argparse.Namespace) -> Answer:
     # Imported here, because a preview from files needs no HTTP client.
     from console.explain.cluster_facts import read_facts  # noqa: PLC0415
     from console.explain.live_workloads import live_workloads  # noqa: PLC0415
@@ -306,51 +232,45 @@ async def _answer_from_cluster(arguments: argparse.Namespace, edits: NamespaceEd
         namespace = arguments.namespace or access.namespace
     except AccessError as error:
         raise UsageError(f"no cluster: {error}") from None
-    is_named, is_everywhere = arguments.namespace is not None, arguments.all_namespaces
+    is_everywhere, has_edits = arguments.all_namespaces, _has_edits(arguments)
     files = arguments.filename
     manifests = read_manifests(files, recursive=arguments.recursive) if files else []
     used, created = _namespaces_of(manifests, namespace)
-    if is_named or edits or arguments.live:
-        used.add(namespace)
+    named = [namespace] if arguments.namespace is not None or has_edits else []
     async with KubeClient(access) as client:
         facts = await read_facts(
             client,
             parse_decision_options(arguments),
-            names=None if is_everywhere else used,
+            names=None if is_everywhere else used.union(named, [namespace] if arguments.live else ()),
             created=created,
             settings_namespace=arguments.settings_namespace,
             accepts_unread=arguments.server,
         )
-        known = {**created, **facts.namespaces}
-        edited = {*known, namespace} if is_everywhere else [namespace]
-        mode = facts.rules.default_mode
-        metadata, policies = _policies(known, edited, edits, mode)
+        metadata, mode = {**created, **facts.namespaces}, facts.rules.default_mode
+        if has_edits:
+            edited = {*metadata, namespace} if is_everywhere else [namespace]
+            metadata |= {name: _edited(metadata.get(name, NO_METADATA), arguments) for name in edited}
+        policies = _managed(metadata, mode)
         explainer = Explainer(namespace, policies, facts.rules, facts.defaults, facts.unread, arguments.live)
         notes = list(facts.notes)
-        if is_named and namespace not in policies:
+        if arguments.namespace is not None and namespace not in policies:
             notes.append(f"namespace {namespace} is not managed: it has no label {keys.QUEUE_LABEL}")
         if arguments.live:
-            gc.disable()  # with many workloads in memory, a collection takes most of a second
-            try:
-                items, more = await live_workloads(client, explainer, None if is_everywhere else [namespace])
-            finally:
-                gc.freeze()  # what was read stays until the end, so no collection needs to look at it
-                gc.enable()
+            items, more = await live_workloads(client, explainer, None if is_everywhere else [namespace])
             notes += more
         else:
             items = list(explain(manifests, explainer))
             if arguments.server:
                 items = await ask_server(client, items)
-    named = [namespace] if is_named or edits else ()
-    return Answer(items, metadata, mode, list(edits.without_effect()), named, notes)
+    return Answer(items, _problems(items, named, metadata, mode), notes)
 
 
 def _namespaces_of(
-    documents: Iterable[SourceDocument], namespace: str
+    objects: Iterable[SourceObject], namespace: str
 ) -> tuple[set[str], dict[str, PolicyMetadata]]:
     """Return the namespaces of objects that may have pods, and those that the manifests create, by name."""
     used, created = set(), {}
-    for value in flatten_lists(document.value for document in documents):
+    for value, _ in objects:
         metadata = as_map(value).get("metadata")
         if not isinstance(metadata, dict):
             continue
@@ -362,49 +282,24 @@ def _namespaces_of(
     return used, created
 
 
-def _print(arguments: argparse.Namespace, answer: Answer) -> None:
-    program = arguments.program
-    output = arguments.output or ("text" if len(answer.pods) <= _MOST_AS_TEXT else "table")
-    if output in ("text", "table", "wide"):
-        write_lines(_text(answer, output, is_live=arguments.live))
+def _print(arguments: argparse.Namespace, answer: Answer, pods: Sequence[ExplainedPod]) -> None:
+    output = arguments.output or ("text" if len(pods) <= _MOST_AS_TEXT else "table")
+    unadmitted = list(dict.fromkeys(filter(None, map(unadmitted_sentence, pods))))
+    if output == "json":
+        for sentence in (*namespace_sentences(answer.problems), *unadmitted, *answer.notes):
+            write_warning(f"{arguments.program}: {sentence}")
+        write_document(as_json_text(answer.items, answer.problems))
         return
-    for sentence in answer.without_effect:
-        write_warning(f"{program}: warning: {sentence}")
-    for note in answer.notes:
-        write_warning(f"{program}: {note}")
-    is_json = output == "json"
-    write_document(as_json_text(answer.items, answer.problems) if is_json else as_patch(answer.pods))
-    for refusal in _refusals(answer):
-        write_note(f"{program}: {refusal}")  # one line each, so that scripts can search them
-
-
-def _text(answer: Answer, output: str, *, is_live: bool) -> Iterator[str]:
-    columns, colour = columns_of(sys.stdout), output_has_colour()
-    yield from namespace_lines(answer.problems, answer.without_effect, colour=colour, columns=columns)
-    if output in ("table", "wide"):
-        is_cut = output == "table" and sys.stdout.isatty()
-        yield from as_table(answer.items, columns=columns if is_cut else None)
-        for sentence in dict.fromkeys(filter(None, map(unadmitted_sentence, answer.pods))):
-            yield from fold(sentence, columns, indent="  ")
+    columns = columns_of(sys.stdout)
+    lines = [
+        paint(line, "-")
+        for sentence in namespace_sentences(answer.problems)
+        for line in fold(f"policy: {sentence}", columns, indent="  ")
+    ]
+    if output == "text":
+        lines += as_text(answer.items, is_live=arguments.live, columns=columns)
     else:
-        yield from as_text(answer.items, is_live=is_live, colour=colour, columns=columns)
-    for note in answer.notes:
-        yield from fold(f"note: {note}", columns, indent="  ")
-    yield from sums(answer.items, columns=columns)
-
-
-def _refusals(answer: Answer) -> Iterator[str]:
-    """Yield a sentence for each cause of exit status 1, and for each invalid label that is only a warning."""
-    for namespace, invalid in answer.problems.items():
-        kind = "error" if invalid.is_refused else "warning"
-        for problem in invalid.first:
-            yield f"{kind}: namespace {one_line(namespace)}: {problem}"
-    for pod in answer.pods:
-        title = f"error: {one_line(pod.pod.title)} in namespace {one_line(pod.namespace)}"
-        for denial in pod.verdict.denials if pod.verdict else ():
-            yield f"{title}: denied: {denial.sentence}"
-        if pod.is_refused and not pod.is_denied:
-            yield f"{title}: {pod.mutation.decision.finding.sentence}"
-        sentence = unadmitted_sentence(pod)
-        if sentence:
-            yield f"{title}: {sentence}"
+        lines += as_table(answer.items, columns=columns, is_whole=output == "wide")
+    remarks = [*(unadmitted if output != "text" else ()), *(f"note: {note}" for note in answer.notes)]
+    lines += [line for remark in remarks for line in fold(remark, columns, indent="  ")]
+    write_lines([*lines, *sums(answer.items, columns=columns)])

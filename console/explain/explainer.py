@@ -4,45 +4,73 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import islice
-from pathlib import Path
+from operator import add
 from typing import Any, Final
 
 from msgspec import Struct, structs
+from msgspec.structs import astuple
 
-from console.explain.manifest_sources import Location, SourceDocument
-from console.explain.pod_documents import PodRequests, before_share
+from console.explain.manifest_sources import Location, SourceObject
 from kai import keys
 from kai.kaishare_keys import REASON, SIZE
-from kai.pod import MalformedPod
+from kai.key_classes import is_written_by_kai_only
+from kai.pod import MalformedPod, PodView, decode_pod
 from kube.kinds import LimitRange
-from service.documents import DocumentError, Place, list_items
-from service.text import one_line
+from service.documents import DocumentError
+from service.text import counted, one_line
+from webhook.policy.checks import readable, whole_gpus
 from webhook.policy.decide import Decision
 from webhook.policy.decide_share import GpuKey, has_policy_share
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.patch import Mutation, Operation, apply_to_document, operations
-from webhook.policy.pod_parts import annotations_of, as_map, texts
+from webhook.policy.pod_parts import annotations_of, as_map, as_maps, texts, with_containers
 from webhook.policy.preview import Preview, decoded, preview
 from webhook.policy.reasons import Action, Finding, Reason
 from webhook.policy.templates import (
-    KUSTOMIZE_FILES,
     FoundPod,
     TemplateError,
     find_pods,
-    gpu_requests,
-    is_cluster_scoped,
     is_kustomization,
     kind_problem,
     makes_no_pods,
-    workload_kind,
 )
 
 _NAME_SHOWN: Final = 63
-_MOST_PATHS: Final = 5
 _UNKNOWN: Final = "pods-not-predictable"
+SERVER_METADATA: Final = frozenset({
+    "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp",
+    "deletionGracePeriodSeconds", "managedFields", "selfLink",
+})  # fmt: skip
+"""Metadata that only an API server writes. `kubectl get -o yaml` shows it."""
+_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+_CREATED_METADATA: Final = ("name", "generateName", "namespace", "labels", "annotations", "ownerReferences")
+_NOT_CREATED: Final = ("nodeName", "priority", "ephemeralContainers")
+_GAVE_SHARE: Final = frozenset({Reason.WHOLE_GPU_CONVERTED.code, Reason.SHARE_INJECTED.code})
 RBAC: Final = "RBAC"  # the author of a refusal because the right to create pods is missing
+
+
+class PodRequests(Struct, frozen=True, rename={"memory_mib": "memoryMiB", "uncounted": "notCounted"}):
+    """What a number of pods ask for."""
+
+    pods: int = 0
+    gpus: float = 0.0  # whole GPUs and fractions, as KAI counts them: a share of 0.25 on two devices is 0.5
+    memory_mib: int = 0  # shares in MiB, which are a part of a GPU that depends on its model
+    uncounted: int = 0  # requests of MIG devices or claims, or with a value that KAI refuses
+
+    def __add__(self, other: "PodRequests") -> "PodRequests":
+        return PodRequests(*map(add, astuple(self), astuple(other)))
+
+    def times(self, count: int) -> "PodRequests":
+        """Return what several times as many pods ask for."""
+        return PodRequests(*(amount * count for amount in astuple(self)))
+
+    def __str__(self) -> str:
+        """Return the GPUs in words, such as `2.5 GPUs and 4000 MiB of GPU memory`."""
+        parts = [f"{round(self.gpus, 2):g} GPU{'' if self.gpus == 1 else 's'}"]
+        parts += [f"{self.memory_mib} MiB of GPU memory"] if self.memory_mib else []
+        parts += [f"{counted(self.uncounted, 'request')} not counted"] if self.uncounted else []
+        return " and ".join(parts)
 
 
 class AnswerDifference(Struct, frozen=True):
@@ -51,11 +79,6 @@ class AnswerDifference(Struct, frozen=True):
     field: str  # such as `annotation gpu-fraction`, `container main: limit nvidia.com/gpu` or `verdict`
     predicted: str | None  # the value by our own decision; None if the pod has none
     answered: str | None
-
-    @property
-    def sentence(self) -> str:
-        """The difference in one line."""
-        return f"{self.field}: {self.answered or 'none'} in the cluster, {self.predicted or 'none'} here"
 
 
 class ServerAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -85,13 +108,22 @@ class ExplainedPod(Preview):
     """One pod of a manifest, with the decision and verdict about it."""
 
     pod: FoundPod
-    place: Place  # in the document, for reports: the object's; the template's, if the object has several
+    has_siblings: bool = False  # whether the object has other templates
     location: Location | None = None  # None for an object of a cluster
     namespace: str
     policy: NamespacePolicy | None
     earlier: EarlierChange | None = None  # of a live pod; None for a template, and for a pod without one
     server: ServerAnswer | None = None  # to a creation by dry run; None if the API server was not asked
+    owner: str = ""  # kind and name of a live object's owner, if no template of that owner was explained
+    is_sample: bool = False  # whether a live pod stands for all pods of `owner`, as the newest of them
     running: PodRequests | None = None  # the workload's pods in the cluster; None if they were not counted
+
+    @property
+    def title(self) -> str:
+        """The title in reports: kind and name, path of the template, and owner in a cluster."""
+        if self.is_sample:
+            return one_line(f"{self.owner}, by its newest pod {self.pod.name}")
+        return one_line(self.pod.title + (f", of {self.owner}" if self.owner else ""))
 
     @cached_property
     def planned(self) -> Sequence[Operation]:
@@ -106,11 +138,6 @@ class ExplainedPod(Preview):
 
         written = tuple(filter(is_written, changes.removed_gpu_keys))
         return tuple(operations(structs.replace(changes, removed_gpu_keys=written), pod))
-
-    @property
-    def sent(self) -> Sequence[Operation]:
-        """The patch of the pod or template as written; empty in mode observe."""
-        return self.planned if self.mutation.decision.action is Action.INJECTED else ()
 
     @property
     def after(self) -> Mapping[str, object]:
@@ -143,9 +170,7 @@ class UnexplainedObject:
     namespace: str
     code: str  # `no-pods`, `pods-not-predictable`, `kustomize-file`; `unreadable` for one of a cluster
     message: str
-    place: Place = ()
     location: Location | None = None  # None for an object of a cluster
-    gpu_requests: Sequence[str] = ()  # paths outside of pod templates that name a GPU resource
 
     @property
     def title(self) -> str:
@@ -156,21 +181,14 @@ class UnexplainedObject:
 Item = ExplainedPod | UnexplainedObject
 
 
-def explain(documents: Iterable[SourceDocument], explainer: "Explainer") -> Iterator[Item]:
-    """Decide about every pod of the documents as the server would.
-
-    Raises DocumentError for a document that is no Kubernetes object, or has no readable pod template.
-    """
-    for document in documents:
-        name = Path(document.file).name
+def explain(objects: Iterable[SourceObject], explainer: "Explainer") -> Iterator[Item]:
+    """Decide about every pod of manifests as the server would; DocumentError for an unusable object."""
+    for value, location in objects:
         try:
-            objects = list_items(document.value)
-            items = [item for value, place in objects for item in explainer.explain(value, place, name)]
+            items = list(explainer.explain(value))
         except TemplateError as error:
-            (location,) = document.locations([error.place])
             raise DocumentError(f"{location.file}, line {location.line}: {error}") from None
-        for item, location in zip(items, document.locations([each.place for each in items]), strict=True):
-            yield replace(item, location=location)
+        yield from (replace(item, location=location) for item in items)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,58 +199,42 @@ class Explainer:
     policies: Mapping[str, NamespacePolicy]
     rules: DecisionSettings
     defaults: Mapping[str, Sequence[LimitRange]] = field(default_factory=dict)
-    unread: Mapping[str, str] = field(default_factory=dict)
-    """Why the policy of a namespace could not be read, by namespace; its pods get no decision."""
+    unread: Mapping[str, str] = field(default_factory=dict)  # why policies could not be read, by namespace
     is_live: bool = False  # whether pods exist: a share that the policy does not give now is taken away first
 
-    def explain(self, document: Any, place: Place = (), file_name: str = "") -> Iterator[Item]:
+    def explain(self, document: Any) -> Iterator[Item]:
         """Yield the pods of one object, and the object itself if it may make others.
 
-        `place` is the object's in a document that contains it, and `file_name` the last part of the path of
-        its file, if it is in one. Raises TemplateError for what is no Kubernetes object, or has no readable
-        pod template.
+        Raises TemplateError for what is no Kubernetes object, or has no readable pod template.
         """
-        if isinstance(document, dict) and "kind" not in document and file_name in KUSTOMIZE_FILES:
-            document = {"kind": "Kustomization", "metadata": {"name": file_name}}
         if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
-            raise TemplateError("not a Kubernetes object: it has no kind", place)
+            raise TemplateError("not a Kubernetes object: it has no kind")
         kind, api_version = document["kind"], str(document.get("apiVersion") or "")
         problem = kind_problem(api_version, kind)
         if problem is not None:
-            raise TemplateError(problem, (*place, "kind"))
+            raise TemplateError(problem)
         metadata = as_map(document.get("metadata"))
-        unexplained = partial(
-            UnexplainedObject,
-            kind=kind,
-            name=str(metadata.get("name") or metadata.get("generateName") or ""),
-            namespace=str(metadata.get("namespace") or self.namespace),
-            place=place,
-        )
+        name = str(metadata.get("name") or metadata.get("generateName") or "")
+        namespace = str(metadata.get("namespace") or "")
         if makes_no_pods(api_version, kind):
-            other = unexplained(code="no-pods", message="makes no pods")
-            yield replace(other, namespace="") if is_cluster_scoped(kind) else other
+            yield UnexplainedObject(kind, name, namespace, "no-pods", "makes no pods")
             return
-        pods = find_pods(document, place)
+        unexplained = partial(UnexplainedObject, kind, name, namespace or self.namespace)
+        pods = find_pods(document)
         for pod in pods:
-            at = place if len(pods) == 1 else pod.place
             if pod.has_unknown_names:
                 message = f"{pod.path} has a container without a name, which its controller may name"
-                yield unexplained(kind=pod.kind, name=pod.name, place=at, code=_UNKNOWN, message=message)
+                yield UnexplainedObject(pod.kind, pod.name, namespace or self.namespace, _UNKNOWN, message)
             else:
-                yield self._explain_pod(pod, at)
+                yield self._explain_pod(pod, has_siblings=len(pods) > 1)
         if is_kustomization(api_version, kind):
             message = "a file of kustomize, which is not applied: explain the output of kubectl kustomize DIR"
-            yield unexplained(code="kustomize-file", message=message)
-        elif workload_kind(api_version, kind) is None:
-            paths = list(islice(gpu_requests(document, {pod.place for pod in pods}, place), _MOST_PATHS))
+            yield unexplained("kustomize-file", message)
+        elif not pods:
             message = "its controller may create pods, which cannot be predicted from the manifest"
-            if paths:
-                message = "its controller creates pods that cannot be predicted; it requests GPUs at "
-                message += "; ".join(one_line(path, 120) for path in paths)
-            if paths or not pods:
-                yield unexplained(code=_UNKNOWN, message=message, gpu_requests=paths)
+            yield unexplained(_UNKNOWN, message)
 
-    def _explain_pod(self, pod: FoundPod, place: Place) -> ExplainedPod:
+    def _explain_pod(self, pod: FoundPod, *, has_siblings: bool) -> ExplainedPod:
         namespace = pod.namespace or self.namespace
         policy, undecided = self.policies.get(namespace), None
         earlier = _earlier_change(pod, policy, self.rules)
@@ -242,9 +244,9 @@ class Explainer:
             finding = Finding(Reason.POLICY_UNKNOWN, {"problem": self.unread[namespace]})
             undecided = Mutation(decision=Decision(action=Action.ERROR, finding=finding))
         defaults = self.defaults.get(namespace, ())
-        told = preview(pod, policy, namespace, self.rules, defaults=defaults, undecided=undecided)
-        own: dict[str, Any] = {"place": place, "namespace": namespace, "policy": policy, "earlier": earlier}
-        return ExplainedPod(pod=pod, **own, **vars(told))
+        told = vars(preview(pod, policy, namespace, self.rules, defaults=defaults, undecided=undecided))
+        of_pod: dict[str, Any] = {"namespace": namespace, "policy": policy, "earlier": earlier}
+        return ExplainedPod(pod=pod, has_siblings=has_siblings, **of_pod, **told)
 
 
 def _earlier_change(
@@ -256,3 +258,75 @@ def _earlier_change(
     with suppress(MalformedPod):
         is_current = policy is not None and has_policy_share(policy, decoded(pod.template), rules)
     return EarlierChange(annotations[REASON], annotations.get(SIZE), is_current)
+
+
+def as_new(pod: dict[str, Any]) -> dict[str, Any]:
+    """Return a live pod as its creator would send it again: without what only the cluster can have written.
+
+    A node that the creator wrote stays: `managedFields` record it for the creator, and not for a scheduler's
+    binding (seen on Kubernetes 1.36.3). So does what an earlier change by the webhook wrote.
+    """
+    metadata, spec = as_map(pod.get("metadata")), as_map(pod.get("spec"))
+    created: dict[str, Any] = {key: metadata[key] for key in _CREATED_METADATA if key in metadata}
+    for part in ("labels", "annotations"):
+        if isinstance(entries := created.get(part), dict):
+            own = (key for key in entries if key != _APPLIED and not is_written_by_kai_only(key))
+            created[part] = {key: entries[key] for key in own}
+    prefix = created.get("generateName")
+    if prefix and isinstance(prefix, str) and str(created.get("name")).startswith(prefix):
+        del created["name"]
+    new_spec = {key: value for key, value in spec.items() if key not in _NOT_CREATED}
+    if "nodeName" in spec and any(
+        "f:nodeName" in as_map(as_map(entry.get("fieldsV1")).get("f:spec")) and not entry.get("subresource")
+        for entry in as_maps(metadata.get("managedFields"))
+    ):
+        new_spec["nodeName"] = spec["nodeName"]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": created, "spec": new_spec}
+
+
+def before_share(pod: dict[str, Any]) -> dict[str, Any]:
+    """Return a pod as it was before kaishare gave it a share at its creation, by the reason on it.
+
+    A converted pod requested one whole GPU in the container of the share.
+    """
+    annotations = annotations_of(pod)
+    if annotations.get(REASON) not in _GAVE_SHARE:
+        return pod
+    written = {keys.GPU_FRACTION, keys.GPU_MEMORY, keys.CONTAINER_NAME, REASON, SIZE}
+    metadata = {**pod["metadata"], "annotations": {k: v for k, v in annotations.items() if k not in written}}
+    spec = pod.get("spec")
+    if annotations[REASON] == Reason.WHOLE_GPU_CONVERTED.code:
+        containers = as_maps(as_map(spec).get("containers"))
+        first = containers[0].get("name") if containers else None
+        named = annotations.get(keys.CONTAINER_NAME, first)
+
+        def whole(container: dict[str, Any]) -> dict[str, Any]:
+            resources, gpu = as_map(container.get("resources")), {keys.GPU_RESOURCE: "1"}
+            amounts = {part: as_map(resources.get(part)) | gpu for part in ("limits", "requests")}
+            return container | ({"resources": resources | amounts} if container.get("name") == named else {})
+
+        spec = with_containers(spec, whole, ("containers",))
+    return {**pod, "metadata": metadata, "spec": spec}
+
+
+def asked_by(pod: PodView) -> PodRequests:
+    """Return what a pod asks for; a share in a form that KAI refuses is not counted."""
+    share = readable(lambda: pod.share_request)
+    whole = readable(lambda: whole_gpus(pod))
+    has_others = any(name != keys.GPU_RESOURCE for name in pod.gpu_resources)
+    is_unread = any(key in pod.annotations for key in (keys.GPU_FRACTION, keys.GPU_MEMORY)) and share is None
+    is_uncounted = is_unread or whole is None or has_others or pod.uses_mig or pod.uses_claims
+    return PodRequests(
+        pods=1,
+        gpus=(whole or 0) + ((share.counted_gpus or 0.0) if share else 0.0),
+        memory_mib=(share.memory_mib or 0) * share.devices if share else 0,
+        uncounted=int(is_uncounted),
+    )
+
+
+def asked_now(pod: bytes) -> PodRequests:
+    """Return what a pod in JSON asks for; one that cannot be read counts as a request that is not counted."""
+    try:
+        return asked_by(decode_pod(pod))
+    except MalformedPod:
+        return PodRequests(pods=1, uncounted=1)

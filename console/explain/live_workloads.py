@@ -1,43 +1,45 @@
 """Lists what runs in a cluster (`--live`), and gives each workload and pod to the explainer as a manifest.
 
 The kinds of owners are listed first. An object whose owner was listed before is left out, since the owner's
-templates stand for it: the ReplicaSets of a Deployment, the Jobs of a CronJob or JobSet. Pods of other
-owners, such as an Argo Workflow, are grouped by that owner, and the newest pod that has not ended stands for
-the group.
-
-Left out and counted in a note are Jobs that have finished, pods without a workload that have ended, and
-ReplicaSets without replicas whose owner was not listed: they are earlier revisions. Workloads that are scaled
-to 0 stay, since they make pods when they are scaled up. A PodTemplate makes no pods and is not read.
+templates stand for it. Pods of other owners, such as an Argo Workflow, are grouped by that owner, and the
+newest pod stands for the group. Left out are Jobs and pods that have ended, and ReplicaSets without replicas
+whose owner was not listed: earlier revisions. Workloads that are scaled to 0 stay: they can be scaled up.
 """
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw, Struct
 
 from console.cluster.facts import FactReader, ServedKind, Why, items
-from console.explain.explainer import ExplainedPod, Explainer, Item, UnexplainedObject
-from console.explain.pod_documents import PodRequests, as_new, asked_now
+from console.explain.explainer import (
+    ExplainedPod,
+    Explainer,
+    Item,
+    PodRequests,
+    UnexplainedObject,
+    as_new,
+    asked_now,
+)
 from kai import keys
 from kube.client import KubeClient
 from kube.kinds import FullMeta, Kind, ObjectOwner
 from service.text import MALFORMED, counted, one_line
 from webhook.policy.operators import OPERATORS
 from webhook.policy.pod_parts import as_map, as_maps
-from webhook.policy.templates import WORKLOADS, FoundPod
+from webhook.policy.templates import WORKLOADS
 
 MOST_WORKLOADS: Final = 20_000  # number of workloads and pods that are explained; about 15 kB of memory each
 _MOST_OWNERS: Final = 200_000  # number of objects whose owners are known; about 500 bytes of memory each
 _MOST_SECONDS: Final = 600.0  # for one list, with the explanation of its objects
 _NAME_SHOWN: Final = 63
 
+# Namespace and uid. An owner in another namespace does not count, as in Kubernetes' garbage collector.
 ObjectKey = tuple[str, str]
-"""Namespace and uid. An owner in another namespace does not count, as in Kubernetes' garbage collector."""
 
 
 class _Object(Struct):
@@ -53,12 +55,11 @@ _decode_document: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def explain_object(
-    explainer: Explainer, kind: ServedKind, metadata: FullMeta, document: bytes, owner: str
+    explainer: Explainer, kind: ServedKind, metadata: FullMeta, document: bytes, owner: ObjectOwner | None
 ) -> list[Item]:
-    """Explain a workload by its templates, or a pod as a new one.
+    """Explain a workload by its templates, or a pod as a new one; `owner` is one that is not explained.
 
-    An object that cannot be explained becomes an `UnexplainedObject` with the code `unreadable`. The document
-    is an item of a list. `owner` is kind and name of an owner that is not explained; empty if there is none.
+    An object that cannot be explained becomes an `UnexplainedObject` with the code `unreadable`.
     """
     is_pod = (kind.group, kind.kind) == ("", "Pod")
     try:
@@ -69,38 +70,15 @@ def explain_object(
     except (ValueError, TypeError, OverflowError, *MALFORMED) as error:
         namespace, message = metadata.namespace or explainer.namespace, one_line(str(error))
         return [UnexplainedObject(kind.kind, metadata.name, namespace, "unreadable", message)]
-    changed: dict[str, Any] = {"owner": owner}
-    if is_pod:
-        changed |= {"name": metadata.name, "is_sample": bool(owner)}  # a new pod may have no name yet
+    title = f"{one_line(owner.kind, _NAME_SHOWN)} {one_line(owner.name, _NAME_SHOWN)}" if owner else ""
     for position, each in enumerate(items):
         if isinstance(each, ExplainedPod):
-            # The decoded pod keeps its JSON alive, a third of the memory of an item.
+            # A new pod may have no name yet. The decoded pod keeps its JSON alive, a third of the item.
+            pod = replace(each.pod, name=metadata.name) if is_pod else each.pod
             mutation = msgspec.structs.replace(each.mutation, pod=None)
-            items[position] = replace(each, pod=replace(each.pod, **changed), mutation=mutation)
+            is_sample = is_pod and owner is not None
+            items[position] = replace(each, pod=pod, mutation=mutation, owner=title, is_sample=is_sample)
     return items
-
-
-_ROLE_LABELS: Final = (
-    *("training.kubeflow.org/replica-type", "jobset.sigs.k8s.io/replicatedjob-name"),
-    *("leaderworkerset.sigs.k8s.io/worker-index", "training.kubeflow.org/job-role", "volcano.sh/task-spec"),
-)
-"""Labels by which the pods of a workload's templates differ; see the sources in `operators.OPERATORS`."""
-
-
-TemplatePosition = Callable[[Mapping[str, str]], int | None]
-
-
-def template_position(templates: Sequence[FoundPod]) -> TemplatePosition:
-    """Return what tells by a pod's labels which of a workload's templates it has; None if they do not."""
-    if len(templates) <= 1:
-        return lambda _labels: 0
-    for label in _ROLE_LABELS:
-        values = [each.additions.labels.get(label) if each.additions else None for each in templates]
-        positions = {value: place for place, value in enumerate(values) if value is not None}
-        if positions and values.count(None) <= 1:
-            otherwise = values.index(None) if None in values else None
-            return lambda labels: positions.get(labels.get(label, ""), otherwise)
-    return lambda _labels: None
 
 
 def _served(kind: str) -> ServedKind:
@@ -109,52 +87,27 @@ def _served(kind: str) -> ServedKind:
 
 
 _PODS: Final = _served("Pod")
-_JOBS: Final = _served("Job")
 _OWNERS_FIRST: Final = "CronJob Deployment StatefulSet DaemonSet ReplicationController Job ReplicaSet"
 _BUILT_IN: Final = tuple(map(_served, _OWNERS_FIRST.split()))
-_MADE_THROUGH: Final[Mapping[str, Sequence[ServedKind]]] = {
-    **{kind: (_served(workload.between),) for kind, workload in WORKLOADS.items() if workload.between},
-    **{kind: (_JOBS, _served("StatefulSet")) for _, kind in OPERATORS},
-}
-"""The kinds between a workload and its pods."""
+_NEEDED_TO_COUNT: Final = ("pods", "replicasets", "jobs", "statefulsets")  # the last make pods for owners
 _FINISHED: Final = frozenset({"Complete", "Completed", "Succeeded", "Failed", "Aborted", "Terminated"})
 """Conditions of finished Jobs (batch), JobSets and jobs of Kubeflow's operators, and phases of Volcano's."""
-_LEFT_OUT: Final = {
-    "job that has finished": "jobs that have finished",
-    "pod that has ended": "pods that have ended",
-    "ReplicaSet without replicas": "ReplicaSets without replicas",
-}
-"""What is left out and counted, in the singular and the plural."""
-
-
-class LiveWorkloads(NamedTuple):
-    """What runs in a cluster, by namespace and title, with the decisions about new pods of it."""
-
-    items: Sequence[Item]
-    notes: Sequence[str]
 
 
 async def live_workloads(
     client: KubeClient, explainer: Explainer, namespaces: Collection[str] | None
-) -> LiveWorkloads:
-    """Explain the workloads and pods that exist in a cluster, with the caller's rights.
+) -> tuple[list[Item], list[str]]:
+    """Explain the workloads and pods that exist in a cluster, with the caller's rights; return also notes.
 
-    `running` is None for a template whose pods could not all be counted. A kind that the caller may not list
-    becomes a note. A kind that the API server does not serve is skipped. The caller should disable the
-    collector of reference cycles (`gc.disable`): with 20,000 items in memory, one collection blocks the event
-    loop for 0.8 s, and all of them take a fifth of the time. `namespaces` are those to read, managed or not;
-    None reads all managed namespaces of the cluster.
+    `running` is None for one of several templates, and where pods could not all be counted. A kind that the
+    caller may not list becomes a note. A kind that the API server does not serve is skipped. `namespaces` are
+    those to read, managed or not; None reads all managed namespaces of the cluster.
     """
     reading = _Reading(FactReader(client, seconds=_MOST_SECONDS), explainer, namespaces)
-    await reading.read_workloads()
-    await reading.read_pods()
-    return LiveWorkloads(sorted(reading.items(), key=_sort_key), list(reading.notes()))
-
-
-def _sort_key(item: Item) -> tuple[str, str]:  # keeps the templates of an object in their order
-    if isinstance(item, UnexplainedObject):
-        return item.namespace, item.title
-    return item.namespace, item.pod.owner if item.pod.is_sample else f"{item.pod.kind} {item.pod.name}"
+    for kind in (*await reading.operators(), *_BUILT_IN):
+        await reading.list(kind, partial(reading.take_workload, kind))
+    await reading.list(_PODS, reading.take_pod)
+    return sorted(reading.items(), key=lambda item: (item.namespace, item.title)), list(reading.notes())
 
 
 @dataclass(slots=True)
@@ -162,20 +115,8 @@ class _Group:
     """A workload, or the pods of an owner that was not listed, with what it runs."""
 
     items: list[Item] = field(default_factory=list)
-    position_of: TemplatePosition = lambda _labels: 0
-    running: dict[int, PodRequests] = field(default_factory=dict)  # by position; not of ended pods
-    is_untold: bool = False  # whether no label tells the template of one of its pods
-    newest: tuple[FullMeta, bytes] | None = None  # the newest pod of an owner that was not listed
-
-    def count(self, metadata: FullMeta, document: bytes) -> None:
-        position = self.position_of(metadata.labels)
-        if position is None:
-            self.is_untold = True
-        else:
-            self.running[position] = self.running.get(position, _NO_PODS) + asked_now(document)
-
-
-_NO_PODS: Final = PodRequests()
+    running: PodRequests = field(default_factory=PodRequests)  # not of ended pods
+    newest: FullMeta | None = None  # the newest pod of an owner that was not listed
 
 
 @dataclass(slots=True)
@@ -185,85 +126,36 @@ class _Reading:
     reader: FactReader
     explainer: Explainer
     namespaces: Collection[str] | None  # to be listed one by one; None: each kind in all at once
-    _tops: dict[ObjectKey, ObjectKey] = field(default_factory=dict)
-    """The topmost owner of each listed object; the object itself if its owner was not listed before."""
-    _groups: dict[ObjectKey, _Group] = field(default_factory=dict)
-    _left_out: Counter[str] = field(default_factory=Counter)
-    _notes: dict[str, None] = field(default_factory=dict)
-    _unmanaged: set[str] = field(default_factory=set)  # namespaces with objects that are not kept
-    _incomplete: set[tuple[str, str]] = field(default_factory=set)  # kinds and namespaces read in part
-    _cut: bool = False  # whether there are more workloads than are explained
+    tops: dict[ObjectKey, ObjectKey] = field(default_factory=dict)  # topmost listed owners, else the objects
+    groups: dict[ObjectKey, _Group] = field(default_factory=dict)
+    sentences: dict[str, None] = field(default_factory=dict)  # about what was not read
+    unmanaged: set[str] = field(default_factory=set)  # namespaces with objects that are not kept
+    uncounted: set[str] = field(default_factory=set)  # namespaces whose pods are not all counted; empty: all
+    is_cut: bool = False  # whether there are more workloads than are explained
 
     def items(self) -> Iterator[Item]:
         """Yield what was explained, with the numbers of pods."""
-        for group in self._groups.values():
-            pods = [item for item in group.items if isinstance(item, ExplainedPod)]
-            for position, item in enumerate(pods):
-                kinds = (_PODS, *(_MADE_THROUGH.get(item.pod.kind, ()) if item.pod.path else ()))
-                unread = {(kind.resource, namespace) for kind in kinds for namespace in ("", item.namespace)}
-                is_known = not group.is_untold and not unread & self._incomplete
-                yield replace(item, running=group.running.get(position, _NO_PODS) if is_known else None)
-            yield from (item for item in group.items if isinstance(item, UnexplainedObject))
+        for group in self.groups.values():
+            for item in group.items:
+                if isinstance(item, ExplainedPod):
+                    is_known = not item.has_siblings and not {"", item.namespace} & self.uncounted
+                    yield replace(item, running=group.running if is_known else None)
+                else:
+                    yield item
 
     def notes(self) -> Iterator[str]:
         """Yield what is left out and what was not read."""
-        counts = ((self._left_out[word], word, words) for word, words in _LEFT_OUT.items())
-        if left_out := [counted(*each) for each in counts if each[0]]:
-            yield f"left out: {', '.join(left_out)}"
-        if self._cut:
+        if self.is_cut:
             yield f"only the first {MOST_WORKLOADS} workloads and pods are explained"
-        if untold := sum(group.is_untold for group in self._groups.values()):
-            what = f"the pods of {counted(untold, 'workload')} are not counted"
-            yield f"{what}: no label tells which template they come from"
-        yield from self._notes
-        if self._unmanaged:
-            namespaces = counted(len(self._unmanaged), "namespace")
+        items = (item for group in self.groups.values() for item in group.items[:1])
+        if several := sum(isinstance(item, ExplainedPod) and item.has_siblings for item in items):
+            yield f"the pods of {counted(several, 'workload')} with several templates are not counted"
+        yield from self.sentences
+        if self.unmanaged:
+            namespaces = counted(len(self.unmanaged), "namespace")
             yield f"left out: the objects of {namespaces} that kaishare does not manage, or that are excluded"
 
-    async def read_workloads(self) -> None:
-        """Read the workloads; explain those whose owner was not listed before."""
-        for kind in (*await self._operators(), *_BUILT_IN):
-            await self._list(kind, partial(self._take_workload, kind))
-
-    def _take_workload(self, kind: ServedKind, workload: _Object, document: bytes) -> None:
-        metadata, owner = workload.metadata, workload.metadata.owner
-        if not self._add(kind, metadata):
-            return
-        status = _map(workload.status)
-        ended = as_map(status.get("state")).get("phase") in _FINISHED or any(
-            each.get("type") in _FINISHED and each.get("status") == "True"
-            for each in as_maps(status.get("conditions"))
-        )
-        if ended and (kind == _JOBS or kind not in _BUILT_IN):
-            self._left_out["job that has finished"] += 1
-        elif kind.kind == "ReplicaSet" and owner and _map(workload.spec).get("replicas") == 0:
-            self._left_out["ReplicaSet without replicas"] += 1
-        elif group := self._group((metadata.namespace, metadata.uid)):
-            group.items = self._explained(kind, metadata, document, owner)
-            pods = [item.pod for item in group.items if isinstance(item, ExplainedPod)]
-            group.position_of = template_position(pods)
-
-    async def read_pods(self) -> None:
-        """Read all pods: count those of workloads, and explain those without a workload that was listed."""
-        await self._list(_PODS, self._take_pod)
-        for group in self._groups.values():
-            if group.newest is not None:
-                (metadata, document), group.newest = group.newest, None
-                group.items = self._explained(_PODS, metadata, document, metadata.owner)
-
-    def _take_pod(self, pod: _Object, document: bytes) -> None:
-        metadata = pod.metadata
-        # A mirror pod's owner is its node, which creates nothing.
-        owner = None if keys.MIRROR_POD in metadata.annotations else metadata.owner
-        if str(_map(pod.status).get("phase")) in keys.FINISHED_PHASES:
-            self._left_out["pod that has ended"] += owner is None
-        elif owner is not None:
-            self._count(metadata, owner, document)
-        elif group := self._group((metadata.namespace, metadata.uid)):
-            group.count(metadata, document)
-            group.items = self._explained(_PODS, metadata, document, None)
-
-    async def _operators(self) -> Iterable[ServedKind]:
+    async def operators(self) -> Iterable[ServedKind]:
         """Return the kinds of training operators that are served, each in its preferred version."""
         kinds: dict[tuple[str, str], ServedKind] = {}
         served = await self.reader.served()
@@ -271,10 +163,10 @@ class _Reading:
             if kind.is_namespaced and (kind.group, kind.kind) in OPERATORS:
                 kinds.setdefault((kind.group, kind.kind), kind)
         if not served.is_known:
-            self._notes[f"jobs of training operators are left out: {served.line}"] = None
+            self.sentences[f"jobs of training operators are left out: {served.line}"] = None
         return kinds.values()
 
-    async def _list(self, kind: ServedKind, take: Callable[[_Object, bytes], None]) -> None:
+    async def list(self, kind: ServedKind, take: Callable[[_Object, bytes], None]) -> None:
         """Take the objects of a kind, decoded and as JSON, as they arrive; a failed list is a note."""
         managed = self.explainer.policies.keys() - self.explainer.rules.excluded_namespaces
         path = Kind(kind.group, kind.version, kind.resource, kind.kind, _Object)
@@ -282,54 +174,69 @@ class _Reading:
         def read(document: bytes) -> None:
             item = _decode(document)
             if self.namespaces is None and item.metadata.namespace not in managed:
-                self._unmanaged.add(item.metadata.namespace)
+                self.unmanaged.add(item.metadata.namespace)
             else:
                 take(item, document)
 
         for namespace in [""] if self.namespaces is None else sorted(self.namespaces):
             fact = await self.reader.list(path, namespace, decode=read)
-            if fact.why in (Why.FORBIDDEN, Why.FAILED):
-                self._incomplete.add((kind.resource, namespace))
+            if fact.why in (Why.FORBIDDEN, Why.FAILED) and kind.resource in _NEEDED_TO_COUNT:
+                self.uncounted.add(namespace)
             if fact.why not in (None, Why.UNSERVED):
-                self._notes[fact.line] = None
+                self.sentences[fact.line] = None
 
-    def _add(self, kind: ServedKind, metadata: FullMeta) -> bool:
+    def take_workload(self, kind: ServedKind, workload: _Object, document: bytes) -> None:
+        """Explain a workload whose owner was not listed before."""
+        metadata, owner = workload.metadata, workload.metadata.owner
+        if not self._is_topmost(metadata):
+            return
+        status = _map(workload.status)
+        ended = as_map(status.get("state")).get("phase") in _FINISHED or any(
+            each.get("type") in _FINISHED and each.get("status") == "True"
+            for each in as_maps(status.get("conditions"))
+        )
+        is_over = ended and (kind.kind == "Job" or kind not in _BUILT_IN)
+        is_empty = kind.kind == "ReplicaSet" and owner and _map(workload.spec).get("replicas") == 0
+        if not is_over and not is_empty and (group := self._group((metadata.namespace, metadata.uid))):
+            group.items = explain_object(self.explainer, kind, metadata, document, owner)
+
+    def _is_topmost(self, metadata: FullMeta) -> bool:
         """Add an object to the owners, once; return whether it is a topmost one."""
         key, owner = (metadata.namespace, metadata.uid), metadata.owner
-        if len(self._tops) >= _MOST_OWNERS:
-            self._incomplete.add((kind.resource, "" if self.namespaces is None else metadata.namespace))
-            self._notes[f"only the owners of {_MOST_OWNERS} objects were read"] = None
+        if len(self.tops) >= _MOST_OWNERS:
+            self.uncounted.add("")
+            self.sentences[f"only the owners of {_MOST_OWNERS} objects were read"] = None
             return False
-        if key in self._tops:
+        if key in self.tops:
             return False
-        self._tops[key] = self._tops.get((metadata.namespace, owner.uid), key) if owner else key
-        return self._tops[key] == key
+        self.tops[key] = self.tops.get((metadata.namespace, owner.uid), key) if owner else key
+        return self.tops[key] == key
 
-    def _group(self, key: ObjectKey) -> _Group | None:
-        """Return the group of a workload, pod or owner, a new one if needed; None if there are too many."""
-        if key not in self._groups and len(self._groups) >= MOST_WORKLOADS:
-            self._cut = True
-            return None
-        return self._groups.setdefault(key, _Group())
-
-    def _explained(
-        self, kind: ServedKind, metadata: FullMeta, document: bytes, owner: ObjectOwner | None
-    ) -> list[Item]:
-        title = f"{one_line(owner.kind, _NAME_SHOWN)} {one_line(owner.name, _NAME_SHOWN)}" if owner else ""
-        return explain_object(self.explainer, kind, metadata, document, title)
-
-    def _count(self, metadata: FullMeta, owner: ObjectOwner, document: bytes) -> None:
-        """Count a pod of a workload; keep it if it is the newest of an owner that was not listed."""
-        key = metadata.namespace, owner.uid
-        top = self._tops.get(key)
-        if top is not None and top not in self._groups:
+    def take_pod(self, pod: _Object, document: bytes) -> None:
+        """Count a pod of a workload; explain one without, and the newest of an owner that was not listed."""
+        metadata = pod.metadata
+        # A mirror pod's owner is its node, which creates nothing.
+        owner = None if keys.MIRROR_POD in metadata.annotations else metadata.owner
+        if str(_map(pod.status).get("phase")) in keys.FINISHED_PHASES:
+            return
+        key = metadata.namespace, owner.uid if owner else metadata.uid
+        top = self.tops.get(key)
+        if top is not None and top not in self.groups:
             return  # the owner is left out
         group = self._group(top or key)
         if group is None:
             return
-        group.count(metadata, document)
-        if top is None and (group.newest is None or _age_key(metadata) > _age_key(group.newest[0])):
-            group.newest = metadata, document
+        group.running += asked_now(document)
+        if top is None and (group.newest is None or _age_key(metadata) > _age_key(group.newest)):
+            group.newest = metadata
+            group.items = explain_object(self.explainer, _PODS, metadata, document, owner)
+
+    def _group(self, key: ObjectKey) -> _Group | None:
+        """Return the group of a workload, pod or owner, a new one if needed; None if there are too many."""
+        if key not in self.groups and len(self.groups) >= MOST_WORKLOADS:
+            self.is_cut = True
+            return None
+        return self.groups.setdefault(key, _Group())
 
 
 def _age_key(metadata: FullMeta) -> tuple[str, str]:  # larger for newer objects, different for all

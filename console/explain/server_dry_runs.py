@@ -14,8 +14,14 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from console.explain.explainer import RBAC, AnswerDifference, ExplainedPod, Item, ServerAnswer
-from console.explain.pod_documents import SERVER_METADATA
+from console.explain.explainer import (
+    RBAC,
+    SERVER_METADATA,
+    AnswerDifference,
+    ExplainedPod,
+    Item,
+    ServerAnswer,
+)
 from kai import keys
 from kai.frameworks import may_run_framework, settings_of
 from kai.gpu_resources import names_gpu
@@ -59,12 +65,8 @@ async def _ask(client: KubeClient, item: ExplainedPod) -> ServerAnswer:
     try:
         response = await _create(client, item.namespace, sent)
         name = sent["metadata"].get("name")
-        error = _error(response) if name and response.status == 409 else None
-        is_taken = error and error.reason == "AlreadyExists"
-        # A webhook's denial may have the same status and reason.
-        if error and is_taken and not read_refusal(409, error.reason, error.message, "")[0]:
-            taken = f"a pod named {one_line(str(name))} exists"
-            notes = [f"{taken}, so the answer is for a pod with a generated name"]
+        if name and response.status == 409 and _error(response).message == f'pods "{name}" already exists':
+            notes = [f"a pod named {one_line(name)} exists, so the answer is for a pod with a generated name"]
             del sent["metadata"]["name"]
             sent["metadata"]["generateName"] = f"{name}-"
             response = await _create(client, item.namespace, sent)
@@ -88,16 +90,13 @@ async def _create(client: KubeClient, namespace: str, pod: Json) -> AnyResponse:
 
 def _admitted(item: ExplainedPod, sent: Json, response: AnyResponse) -> ServerAnswer:
     """Return the answer with a pod; raises `Unreachable` or one of `MALFORMED` if it is none."""
-    path = f"POST pods in namespace {item.namespace}"
-    expect_kind(response.body, "Pod", path)
+    expect_kind(response.body, "Pod", f"POST pods in namespace {item.namespace}")
     stored = msgspec.json.decode(response.body)
-    if not isinstance(stored.get("metadata"), dict) or not isinstance(stored.get("spec"), dict):
-        raise Unreachable(f"{path}: expected a pod with metadata and spec")
+    metadata = as_map(stored.get("metadata"))
     # The resourceVersion is never sent, and never set by a dry run (seen on 1.30, 1.36).
-    if stored["metadata"].get("resourceVersion"):
+    if metadata.get("resourceVersion"):
         problem = "the pod was created, because dryRun was removed on the way to the API server: delete pod"
-        name = one_line(str(stored["metadata"].get("name")))
-        return ServerAnswer(is_admitted=True, problem=f"{problem} {name}")
+        return ServerAnswer(is_admitted=True, problem=f"{problem} {one_line(str(metadata.get('name')))}")
     fields = written_fields(stored)
     differences = list(_differences(item, fields))
     causes = list(_causes(item, sent, stored, differences))
@@ -110,8 +109,7 @@ _LABELS: Final = (keys.QUEUE_LABEL, keys.PRIORITY_LABEL)
 _ANNOTATIONS: Final = (keys.GPU_FRACTION, keys.GPU_MEMORY, keys.NUM_DEVICES, keys.CONTAINER_NAME)
 _VERDICT: Final = "verdict"
 _ADMITTED: Final = "admitted"
-_LIMIT_RANGER: Final = "kubernetes.io/limit-ranger"
-"""Annotation in which the plugin LimitRanger lists the amounts that it filled in."""
+_LIMIT_RANGER: Final = "kubernetes.io/limit-ranger"  # lists the amounts that a LimitRange filled in
 _LONGEST_ANNOTATION: Final = 600  # characters
 
 
@@ -180,20 +178,14 @@ def _causes(
     filled = _limit_ranger_amounts(sent, stored)
     if filled:
         yield f"a LimitRange of the namespace fills in GPUs: {filled}"
-    given, decided, expected = (annotations_of(pod).get(REASON) for pod in (sent, stored, item.final))
-    if expected != given and decided == given:
+    decided, expected = (annotations_of(pod).get(REASON) for pod in (stored, item.final))
+    if decided != expected:
+        is_observed = item.mutation.decision.action is Action.OBSERVED
+        ours = "no change (mode observe)" if is_observed else quoted(expected) if expected else "no change"
+        theirs = quoted(decided) if decided else "no change"
         yield (
-            "kaishare did not change the pod: it is not installed, did not answer (failurePolicy"
-            " Ignore), is in mode observe or off, or does not see this namespace"
-        )
-    elif decided != expected:
-        answered = f"decided {quoted(decided)}" if decided else "left the pod alone"
-        ours = quoted(expected) if expected else "that the pod is left alone"
-        if item.mutation.decision.action is Action.OBSERVED:
-            ours = "no change, because the namespace's mode is observe"
-        yield (
-            f"kaishare {answered}, and the decision here is {ours}: another webhook changed the pod"
-            " before, or the policy or settings of the cluster differ from those that were used here"
+            f"kaishare decided {theirs}, and the decision here is {ours}: it is not installed, did not"
+            " answer, decides by other policies or settings, or another webhook changed the pod before"
         )
     elif not filled:
         yield (
@@ -213,37 +205,26 @@ def _limit_ranger_amounts(sent: Json, stored: Json) -> str:
 # --- refusals ----------------------------------------------------------------------------------------------
 
 _INTERNAL: Final = "Internal error occurred: "
-_FORBIDDEN = re.compile(r'pods "(?:[^"\\]|\\.)*" is forbidden: ')
-_MISSING = re.compile(r'namespaces "([^"]{1,300})" not found$')
-_NO_DRY_RUN = re.compile(r'admission webhook "([^"]{1,300})" does not support dry run')
+_FORBIDDEN: Final = re.compile(r'pods "(?:[^"\\]|\\.)*" is forbidden: ')
+_NO_DRY_RUN: Final = re.compile(r'admission webhook "([^"]{1,300})" does not support dry run')
 _VALIDATING: Final = f"webhook {VALIDATE_PODS}"  # the author of kaishare's own denials
 _NOT_OF_THE_POD: Final = frozenset({401, 404, 405, 408, 409, 415, 429, 502, 503, 504})
 
-_AUTHORS: Final[Sequence[tuple[re.Pattern[str], str]]] = (
+_BY_POLICY: Final = "'([^']{1,300})' (?:with binding '[^']{1,300}' )?denied request: "
+_AUTHORS: Final[Mapping[str, str]] = {
     # Kubernetes 1.36 apiserver/pkg/admission/plugin: webhook/errors, webhook/validating/dispatcher.go
-    (re.compile(r'admission webhook "([^"]{1,300})" denied the request'), "webhook {}"),
-    (re.compile(r'failed calling webhook "([^"]{1,300})": '), "webhook {}"),
+    r'admission webhook "([^"]{1,300})" denied the request': "webhook {}",
+    r'failed calling webhook "([^"]{1,300})": ': "webhook {}",
     # policy/validating/dispatcher.go, policy/mutating/dispatcher.go, resourcequota/controller.go
-    (re.compile(
-        r"ValidatingAdmissionPolicy '([^']{1,300})' (?:with binding '[^']{1,300}' )?denied request: "
-     ), "ValidatingAdmissionPolicy {}"),
-    (re.compile(r"policy '([^']{1,300})' (?:with binding '[^']{1,300}' )?denied request: "),
-     "MutatingAdmissionPolicy {}"),
-    (re.compile(r"(?:exceeded|failed|status unknown for) quota: ([-.a-z0-9]{1,253})"), "quota {}"),
-    (re.compile(r"insufficient quota to (?:consume|match these scopes)"), "a quota"),
+    rf"ValidatingAdmissionPolicy {_BY_POLICY}": "ValidatingAdmissionPolicy {}",
+    rf"policy {_BY_POLICY}": "MutatingAdmissionPolicy {}",
+    r"(?:exceeded|failed|status unknown for) quota: ([-.a-z0-9]{1,253})": "quota {}",
+    r"insufficient quota to (?:consume|match these scopes)": "a quota",
     # pod-security-admission/admission/admission.go, plugin/pkg/admission/limitranger/admission.go
-    (re.compile(r'violates PodSecurity "([a-z]{1,30}):'), "Pod Security {}"),
-    (re.compile(r"\[?m(?:ax|in)imum [^ ]{1,320} usage per (?:Pod|Container) is "), "a LimitRange"),
-    # plugin/pkg/admission: priority, runtimeclass, serviceaccount, podnodeselector, gc/gc_admission.go
-    (re.compile(r"no PriorityClass with name |the integer value of priority "), "admission plugin Priority"),
-    (re.compile(r"pod rejected: RuntimeClass "), "admission plugin RuntimeClass"),
-    (re.compile(r"error looking up service account "), "admission plugin ServiceAccount"),
-    (re.compile(r"pod node label selector conflicts with its "), "admission plugin PodNodeSelector"),
-    (re.compile(r"cannot set blockOwnerDeletion "), "admission plugin OwnerReferencesPermissionEnforcement"),
-    # apiserver/pkg/admission/plugin/namespace/lifecycle/admission.go
-    (re.compile(r"unable to create new content in namespace ([-a-z0-9]{1,63}) because it is being term"),
-     "namespace {}, which is being deleted"),
-)  # fmt: skip
+    r'violates PodSecurity "([a-z]{1,30}):': "Pod Security {}",
+    r"\[?m(?:ax|in)imum [^ ]{1,320} usage per (?:Pod|Container) is ": "a LimitRange",
+    r"[^ ]{1,320} max limit to request ratio per (?:Pod|Container) is ": "a LimitRange",
+}
 """Beginnings of messages, each with the author; braces stand for the groups of the form.
 
 The messages are those of Kubernetes 1.30.14 and 1.36.3. The text of a webhook or policy follows these words,
@@ -264,16 +245,14 @@ def read_refusal(status: int, reason: str, message: str, namespace: str) -> tupl
     text = message.removeprefix(_INTERNAL)
     prefix = _FORBIDDEN.match(text)
     text = text[prefix.end() :] if prefix else text
-    for form, author in _AUTHORS:
-        if match := form.match(text):
+    for form, author in _AUTHORS.items():
+        if match := re.match(form, text):
             return author.format(*match.groups()), ""
-    if text.partition(" ")[2].startswith("max limit to request ratio per "):  # limitranger/admission.go
-        return "a LimitRange", ""
-    if _MISSING.match(message):
+    if re.match(r'namespaces "[^"]{1,300}" not found$', message):
         return "", f"namespace {namespace} does not exist in this cluster"
     if status in _NOT_OF_THE_POD or status < 400:
         return "", f"the API server answered {status} {reason}: {message}"
-    return "the API server" if status in (400, 422) else "", ""
+    return "the API server" if status in (400, 422) or prefix else "", ""
 
 
 def _error(response: AnyResponse) -> ApiError:

@@ -1,39 +1,43 @@
-"""The results of `explain`: sentences about a pod, the text report, the table, the sums, JSON and patches."""
+"""What `explain` prints: sentences about a pod, the text report, the table, the sums and JSON."""
 
 import difflib
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import yaml
 from msgspec import to_builtins
+from msgspec.structs import astuple
 
-from console.explain.explainer import RBAC, ExplainedPod, Item, UnexplainedObject
-from console.explain.manifest_sources import Location
-from console.explain.pod_documents import PodRequests, asked_by, asked_now
-from console.text_table import column_widths, natural_widths, table_lines
+from console.explain.explainer import (
+    RBAC,
+    ExplainedPod,
+    Item,
+    PodRequests,
+    UnexplainedObject,
+    asked_by,
+    asked_now,
+)
+from console.text_table import natural_widths, paint, shown_widths, table_lines
 from kai import keys
 from kai.kaishare_keys import REASON
 from kai.pod import MalformedPod, decode_pod
-from service.text import counted, fold, one_line, printable, shorten_middle
+from service.text import counted, fold, one_line
 from webhook.policy.labels import LabelProblems
 from webhook.policy.pod_parts import annotations_of, as_json
-from webhook.policy.reasons import Action, Finding, Reason
+from webhook.policy.reasons import Action, Finding
 from webhook.policy.sizes import Source
 
-_COLOURS: Final = {"+": "\033[32m", "-": "\033[31m", "@": "\033[36m"}
-_RESET: Final = "\033[0m"
-_LONGEST_NAMESPACE: Final = 40
-"""Largest width of a namespace in a title; the object's name is shortened further."""
-_WORDS: Final = {
-    Action.INJECTED: "changed",
-    Action.OBSERVED: "observed",
-    Action.UNCHANGED: "unchanged",
-    Action.ERROR: "error",
+_WORDS: Final = {  # for an action, in the table and in a headline
+    Action.INJECTED: ("changed", "changed"),
+    Action.OBSERVED: ("observed", "would be changed"),
+    Action.UNCHANGED: ("unchanged", "unchanged"),
+    Action.ERROR: ("error", "error, left alone"),
 }
-_LEFT: Final = {Action.UNCHANGED: "unchanged", Action.ERROR: "error, left alone"}
-_RANKS: Final = (Reason.DISTRIBUTED, Reason.RANKS_MAY_MEET)
+_LEFT_ALONE: Final = ("left alone", "left alone")
+_ANSWERS: Final = {None: "no answer", True: "admitted", False: "refused"}
 _SHARES: Final = (keys.GPU_FRACTION, keys.GPU_MEMORY)
 
 
@@ -43,29 +47,24 @@ class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[mi
     ignore_aliases = staticmethod(lambda _data: True)
 
 
-def _diff(before: Mapping[str, Any], after: Mapping[str, Any], *, colour: bool) -> Iterator[str]:
+def _yaml_lines(pod: Mapping[str, Any]) -> list[str]:
+    written = {key: pod[key] for key in ("metadata", "spec") if pod.get(key)}
+    form: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": 1000}
+    return str(yaml.dump(written, Dumper=_Dumper, **form)).splitlines()
 
-    def lines(pod: Mapping[str, Any]) -> list[str]:
-        written = {key: pod[key] for key in ("metadata", "spec") if pod.get(key)}
-        form: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": 1000}
-        text: str = yaml.dump(written, Dumper=_Dumper, **form)
-        return text.splitlines()
 
-    compared = difflib.unified_diff(lines(before), lines(after), lineterm="", n=2)
+def _diff(item: ExplainedPod) -> Iterator[str]:
+    before, after = _yaml_lines(item.pod.template), _yaml_lines(item.after)
+    compared = difflib.unified_diff(before, after, lineterm="", n=2)
     for line in list(compared)[2:]:  # without the two file names
-        yield _paint("   …" if line.startswith("@@") else line, line[:1], colour=colour)
+        yield paint("   …" if line.startswith("@@") else line, line[:1])
 
 
-def _paint(text: str, sign: str, *, colour: bool) -> str:
-    """Colour a line by its sign: `+` for added, `-` for removed, `@` for a title."""
-    return f"{_COLOURS[sign]}{text}{_RESET}" if colour and sign in _COLOURS else text
-
-
-def action_word(item: ExplainedPod) -> str:
+def _action_word(item: ExplainedPod) -> str:
     """Return what happens to the pod, in one or two words."""
     if not item.is_decided:
         return "not known"
-    return "denied" if item.is_denied else _WORDS.get(item.mutation.decision.action, "left alone")
+    return "denied" if item.is_denied else _WORDS.get(item.mutation.decision.action, _LEFT_ALONE)[0]
 
 
 def reason_code(item: ExplainedPod) -> str:
@@ -85,16 +84,16 @@ def headline(item: ExplainedPod) -> str:
     """Return one sentence about what happens to the pod, with the code of the reason."""
     decision = item.mutation.decision
     if earlier := _earlier_reason(item):
-        return f"{action_word(item)}: changed at its creation ({earlier}); its share is the policy's"
-    sentence, changes = with_code(decision.finding), decision.changes
-    is_observed = decision.action is Action.OBSERVED
+        return f"{_action_word(item)}: changed at its creation ({earlier}); its share is the policy's"
+    sentence, changes = _with_code(decision.finding), decision.changes
     if not item.is_decided:
         return f"not known: {sentence}"
-    if decision.action is not Action.INJECTED and not is_observed:
-        return f"{_LEFT.get(decision.action, 'left alone')}: {sentence}"
-    verb, mode = ("would be changed", ["mode observe"]) if is_observed else ("changed", [])
+    _, verb = _WORDS.get(decision.action, _LEFT_ALONE)
+    mode = ["mode observe"] if decision.action is Action.OBSERVED else []
+    if decision.action not in (Action.INJECTED, Action.OBSERVED):
+        return f"{verb}: {sentence}"
     if changes.removed_gpu_keys or any(key in changes.annotations for key in _SHARES):
-        return f"{verb} (mode observe): {sentence}" if mode else f"{verb}: {sentence}"
+        return f"{verb}{' (mode observe)' if mode else ''}: {sentence}"
     parts = {
         "scheduler": changes.scheduler,
         "queue": keys.QUEUE_LABEL in changes.labels,
@@ -106,51 +105,32 @@ def headline(item: ExplainedPod) -> str:
     return f"{verb} ({names}), no share given: {sentence.removeprefix('no share: ')}"
 
 
-def with_code(finding: Finding) -> str:
-    """Return a finding's sentence with its code."""
+def _with_code(finding: Finding) -> str:
     return f"{finding.sentence} ({finding.reason.code})"
 
 
-def is_rank(item: ExplainedPod) -> bool:
-    """Whether the pod is a rank of a distributed job that asks for one GPU or a share."""
-    return any(finding.reason in _RANKS for finding in (item.mutation.decision.finding, *item.warnings))
-
-
-def source_sentence(item: ExplainedPod) -> str:
-    """Describe what decided the share; empty if the pod gets none."""
-    source, size = item.mutation.decision.source, item.mutation.decision.size
-    if source is Source.SIZE_LABEL and size:
-        return f"the pod's label kaishare.dev/size: {size.name}"
-    if source is Source.SIZE_SELECTOR and size and size.selector:
-        return f"the selector of size {size.name}: {printable(size.selector.text)}"
-    if source is Source.DEFAULT_SHARE:
-        return "the namespace's default share"
-    return "the pod's own share" if source is Source.OWN_SHARE and not _earlier_reason(item) else ""
-
-
-def server_word(item: ExplainedPod) -> str:
+def _server_word(item: ExplainedPod) -> str:
     """Return what the API server answered, in one or two words; empty if it was not asked."""
     if item.server is None:
         return ""
     is_different = item.server.is_admitted and item.server.differences and item.is_decided
-    word = {None: "no answer", True: "admitted", False: "refused"}[item.server.is_admitted]
-    return "different" if is_different else word
+    return "different" if is_different else _ANSWERS[item.server.is_admitted]
 
 
-def server_sentences(item: ExplainedPod) -> Iterator[str]:
-    """Yield the sentences about the API server's answer."""
+def _server_sentences(item: ExplainedPod) -> Iterator[str]:
     answer = item.server
     if answer is None:
         return
-    refused = f"refused by {answer.refused_by}" if answer.refused_by else "refused"
-    word = {None: "no answer", True: "admitted", False: refused}[answer.is_admitted]
-    yield f"server: {word}" + (f": {answer.problem}" if answer.problem else "")
+    author = f" by {answer.refused_by}" if answer.refused_by and answer.is_admitted is False else ""
+    problem = f": {answer.problem}" if answer.problem else ""
+    yield f"server: {_ANSWERS[answer.is_admitted]}{author}{problem}"
     if answer.refusal and answer.refused_by != RBAC:
         yield f"server says: {answer.refusal}"
     yield from (f"admitted with {field}: {value}" for field, value in answer.fields.items())
     yield from (f"server warning: {warning}" for warning in answer.warnings)
     if item.is_decided:
-        yield from (f"differs: {difference.sentence}" for difference in answer.differences)
+        for field, ours, theirs in map(astuple, answer.differences):
+            yield f"differs: {field}: {theirs or 'none'} in the cluster, {ours or 'none'} here"
         yield from (f"because: {cause}" for cause in answer.causes)
     yield from (f"note: {note}" for note in answer.notes)
 
@@ -158,19 +138,17 @@ def server_sentences(item: ExplainedPod) -> Iterator[str]:
 def unadmitted_sentence(item: ExplainedPod) -> str:
     """Say that the API server refused the pod, gave no answer about it, or has a problem; empty otherwise."""
     is_admitted = item.server is None or (item.server.is_admitted and not item.server.problem)
-    return "" if is_admitted else next(server_sentences(item))
+    return "" if is_admitted else next(_server_sentences(item))
 
 
-def notes(item: ExplainedPod) -> Iterator[str]:
+def _notes(item: ExplainedPod) -> Iterator[str]:
     """Yield sentences about what `explain` does not know of the pod, and about a live pod's past."""
-    earlier = item.earlier
-    if earlier and not earlier.is_current and REASON not in annotations_of(item.pod.template):
-        change = f"changed at its creation ({one_line(earlier.reason, 40)})"
-        yield f"{change}; the answer is about what the pod requested before"
-    elif earlier and earlier.reason != item.mutation.decision.reason.code and not _earlier_reason(item):
+    earlier, decision = item.earlier, item.mutation.decision
+    is_undone = REASON not in annotations_of(item.pod.template)  # what the webhook wrote was taken away first
+    if earlier and not _earlier_reason(item) and (is_undone or earlier.reason != decision.reason.code):
         yield (
-            f"changed at its creation ({one_line(earlier.reason, 40)});"
-            " a new pod may get something else, because the policy or the pod has changed since"
+            f"changed at its creation ({one_line(earlier.reason, 40)}); a new pod may get something else,"
+            " because the policy or the pod has changed since"
         )
     has_selectors = item.policy is not None and item.policy.sizes.selecting
     if item.pod.path and item.pod.additions is None and has_selectors:
@@ -180,76 +158,55 @@ def notes(item: ExplainedPod) -> Iterator[str]:
         )
 
 
-def namespace_lines(
-    problems: Mapping[str, LabelProblems], without_effect: Iterable[str], *, colour: bool, columns: int
-) -> Iterator[str]:
-    """Yield the lines about invalid labels of namespaces, and about edits without effect."""
+def namespace_sentences(problems: Mapping[str, LabelProblems]) -> Iterator[str]:
+    """Yield the sentences about invalid labels of namespaces."""
     for namespace, invalid in problems.items():
-        if not invalid.count:
-            continue
-        yield _paint(f"Namespace {one_line(namespace)}", "@", colour=colour)
-        for problem in invalid.first:
-            for line in fold(f"policy: {problem}", columns, head="  ", indent="    "):
-                yield _paint(line, "-", colour=colour)
-        if invalid.count > len(invalid.first):
-            yield f"  policy: and {invalid.count - len(invalid.first)} more"
-        yield ""
-    for sentence in without_effect:
-        yield from fold(f"warning: {sentence}", columns, indent="  ")
+        yield from (f"namespace {one_line(namespace)}: {problem}" for problem in invalid.first)
+        if more := invalid.count - len(invalid.first):
+            yield f"namespace {one_line(namespace)}: and {more} more"
 
 
-def as_text(items: Sequence[Item], *, is_live: bool, colour: bool, columns: int) -> Iterator[str]:
-    """Yield the lines of the text report: all pods, then the objects without known pods.
-
-    Lines of a diff may be longer than `columns`. No sentence about one pod occurs twice.
-    """
+def as_text(items: Sequence[Item], *, is_live: bool, columns: int) -> Iterator[str]:
+    """Yield the lines of the text report; those of a diff may be longer than `columns`."""
     pods = [item for item in items if isinstance(item, ExplainedPod)]
     for item in pods:
-        tail = f" in namespace {shorten_middle(one_line(item.namespace), _LONGEST_NAMESPACE)}"
-        title = shorten_middle(one_line(item.pod.title), columns - len(tail)) + tail
-        yield _paint(title, "@", colour=colour)
-        for sentence in _sentences(item, columns):
+        for line in fold(f"{item.title} in namespace {one_line(item.namespace)}", columns, indent="  "):
+            yield paint(line, "@")
+        for sentence in _sentences(item):
             sign = "-" if sentence.startswith("denied: ") else ""
             for line in fold(sentence, columns, head="  ", indent="    "):
-                yield _paint(line, sign, colour=colour)
+                yield paint(line, sign)
         if item.server is None and item.planned:
-            yield from (f"  {line}" for line in _diff(item.pod.template, item.after, colour=colour))
+            yield from (f"  {line}" for line in _diff(item))
         yield ""
     if not pods:
         yield "There are no workloads." if is_live else "The manifests contain no pods."
     if len(items) > len(pods):
-        yield _paint("Other objects:", "@", colour=colour)
+        yield paint("Other objects:", "@")
     for other in items:
         if isinstance(other, UnexplainedObject):
-            place = f" ({_file(other.location, columns)})" if other.location else ""
+            place = f" ({one_line(str(other.location))})" if other.location else ""
             scope = f" in namespace {one_line(other.namespace)}" if other.namespace else ""
             text = f"{other.title}{scope}{place}: {other.message} ({other.code})"
             yield from fold(text, columns, head="  ", indent="    ")
 
 
-def _sentences(item: ExplainedPod, columns: int) -> Iterator[str]:
+def _sentences(item: ExplainedPod) -> Iterator[str]:
     decision = item.mutation.decision
     if item.location is not None:
-        yield f"file: {_file(item.location, columns)}"
+        yield f"file: {one_line(str(item.location))}"
     yield headline(item)
     written = {decision.finding.sentence}
-    if source := source_sentence(item):
-        yield f"decided by: {source}"
     for denial in item.verdict.denials if item.verdict else ():
         is_new = denial.sentence not in written or denial.reason is not decision.reason
-        yield f"denied: {with_code(denial) if is_new else f'for the reason above ({denial.reason.code})'}"
+        yield f"denied: {_with_code(denial) if is_new else f'for the reason above ({denial.reason.code})'}"
         written.add(denial.sentence)
     for finding in item.warnings:
         if finding.sentence not in written:
-            yield f"warning: {with_code(finding)}"
+            yield f"warning: {_with_code(finding)}"
             written.add(finding.sentence)
-    yield from (f"note: {note}" for note in notes(item))
-    yield from server_sentences(item)
-
-
-def _file(location: Location, columns: int) -> str:
-    tail = f", line {location.line}"
-    return shorten_middle(one_line(location.file), columns - len("  file: ") - len(tail)) + tail
+    yield from (f"note: {note}" for note in _notes(item))
+    yield from _server_sentences(item)
 
 
 _NONE: Final = "-"
@@ -259,28 +216,22 @@ _COLUMNS: Final = (*_NAMES, "PODS", "SERVER", "ACTION", "SHARE", "REASON", "WARN
 _LEAST: Final = 10  # smallest width of a column of names, which is shortened
 
 
-def as_table(items: Iterable[Item], *, columns: int | None) -> Iterator[str]:
-    """Yield the lines of the table, without the objects of kinds that make no pods.
-
-    Names are shortened in their middle to fit the columns of a terminal; None for a file or pipe.
-    """
+def as_table(items: Iterable[Item], *, columns: int, is_whole: bool = False) -> Iterator[str]:
+    """Yield the lines of the table, whole or cut to fit a terminal, without the kinds that make no pods."""
     cells = [_cells(item) for item in items if isinstance(item, ExplainedPod) or item.code != "no-pods"]
     titles = [title for title in _COLUMNS if any(row.get(title) for row in cells)]
-    if columns is not None and columns < _WIDE and "FILE" in titles:
+    if sys.stdout.isatty() and not is_whole and columns < _WIDE and "FILE" in titles:
         titles.remove("FILE")
     rows = [titles, *([row.get(title) or _NONE for title in titles] for row in cells)]
-    widths, least = natural_widths(rows), [_LEAST * (title in _NAMES) for title in titles]
-    if columns is not None:
-        smallest = [min(room, fewest or room) for room, fewest in zip(widths, least, strict=True)]
-        widths = column_widths(rows, columns, least) or smallest
+    least = [_LEAST * (title in _NAMES) for title in titles]
     if cells:
-        yield from table_lines(rows, widths)
+        yield from table_lines(rows, natural_widths(rows) if is_whole else shown_widths(rows, columns, least))
 
 
 def _cells(item: Item) -> dict[str, str]:
     pod = item.pod if isinstance(item, ExplainedPod) else item
     name = f"{pod.kind}/{pod.name or '(no name)'}"
-    if isinstance(item, ExplainedPod) and item.pod.path and item.place == item.pod.place:
+    if isinstance(item, ExplainedPod) and item.has_siblings:
         name += f":{item.pod.path}"  # one of several of the object
     names = {"OBJECT": one_line(name), "FILE": one_line(str(item.location or ""))}
     names["NAMESPACE"] = one_line(item.namespace)
@@ -289,15 +240,15 @@ def _cells(item: Item) -> dict[str, str]:
     return {
         **names,
         "PODS": str(item.running.pods) if item.running else "",
-        "SERVER": server_word(item),
-        "ACTION": action_word(item),
-        "SHARE": share_text(item),
+        "SERVER": _server_word(item),
+        "ACTION": _action_word(item),
+        "SHARE": _share_text(item),
         "REASON": reason_code(item),
         "WARN": str(len(item.warnings) or _NONE),
     }
 
 
-def share_text(item: ExplainedPod) -> str:
+def _share_text(item: ExplainedPod) -> str:
     """Return what the pod ends with, in a few characters: `0.25`, `2000 MiB`, `1 GPU`; `-` for nothing."""
     try:
         pod = decode_pod(as_json(item.outcome))
@@ -320,14 +271,13 @@ def sums(items: Sequence[Item], *, columns: int) -> list[str]:
     today = sum((running for _, running in live), PodRequests())
     head = counted(len(pods), "workload" if live else "pod")
     head += f" with {counted(today.pods, 'pod')}" if live else ""
-    actions = Counter(map(action_word, pods)).most_common()
-    answers = Counter(filter(None, map(server_word, pods))).most_common()
+    actions = Counter(map(_action_word, pods)).most_common()
+    answers = Counter(filter(None, map(_server_word, pods))).most_common()
     text = f"{head}: {_listed(actions)}" if actions else head
     text += f"; the API server: {_listed(answers)}" if answers else ""
-    hinted, ranks = sum(bool(item.warnings) for item in pods), sum(map(is_rank, pods))
+    hinted = sum(bool(item.warnings) for item in pods)
     others = len(items) - len(pods)
     text += f"; {hinted} with warnings" if hinted else ""
-    text += f"; {ranks} of distributed jobs" if ranks else ""
     text += f"; {counted(others, 'other object')}" if others else ""
     if live:
         # In mode observe, what a new pod would ask for.
@@ -346,14 +296,9 @@ def as_json_text(items: Iterable[Item], problems: Mapping[str, LabelProblems]) -
     return f"{json.dumps(fields, indent=2, ensure_ascii=False)}\n"
 
 
-def as_patch(pods: Iterable[ExplainedPod]) -> str:
-    """Return one line for each pod, in order: its JSON Patch (RFC 6902), `[]` where nothing is sent."""
-    return "".join(f"{json.dumps(list(item.sent), ensure_ascii=False)}\n" for item in pods)
-
-
 def _fields(item: Item, invalid: LabelProblems | None) -> dict[str, Any]:
     pod = item.pod if isinstance(item, ExplainedPod) else item
-    names = {
+    fields: dict[str, Any] = {
         "kind": pod.kind,
         "name": pod.name,
         "namespace": item.namespace,
@@ -362,16 +307,14 @@ def _fields(item: Item, invalid: LabelProblems | None) -> dict[str, Any]:
         "line": item.location.line if item.location else None,
     }
     if isinstance(item, UnexplainedObject):
-        why = {"action": None, "reason": item.code, "message": item.message}
-        lists = {"gpuRequests": list(item.gpu_requests), "atCreation": None}
-        lists |= {key: [] for key in ("denials", "warnings", "policyProblems", "patch")}
-        return {**names, **why, **lists, "pod": None}
+        fields |= {"action": None, "reason": item.code, "message": item.message, "pod": None}
+        fields |= dict.fromkeys(("denials", "warnings", "policyProblems", "patch"), ())
+        return {**fields, "atCreation": None}
     decision, earlier = item.mutation.decision, item.earlier
     selector = decision.size.selector if decision.size else None
-    fields = {
-        **names,
-        "owner": item.pod.owner or None,
-        "isSample": item.pod.is_sample,
+    fields |= {
+        "owner": item.owner or None,
+        "isSample": item.is_sample,
         "action": decision.action.value,
         **_finding(decision.finding),
         "shareSource": decision.source.value if decision.source else None,
@@ -384,7 +327,7 @@ def _fields(item: Item, invalid: LabelProblems | None) -> dict[str, Any]:
             {"label": problem.label, "value": problem.value, "message": str(problem)}
             for problem in (invalid.first if invalid else ())
         ],
-        "patch": [dict(operation) for operation in item.sent],
+        "patch": list(map(dict, item.planned if decision.action is Action.INJECTED else ())),
         "pod": {"metadata": item.after.get("metadata") or {}, "spec": item.after.get("spec")},
     }
     if item.server is not None:

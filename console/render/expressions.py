@@ -10,7 +10,7 @@ from dataclasses import fields
 from string import Formatter
 from typing import Final
 
-from kai import command_lines, gpu_resources, kaishare_keys, keys, numbers, share
+from kai import command_lines, gpu_resources, kaishare_keys, key_classes, keys, numbers, share
 from kai.cel import (
     cel_list,
     is_container_memory_key,
@@ -21,23 +21,11 @@ from kai.cel import (
     starts_with,
 )
 from kai.kaishare_keys import REASON
-from kai.key_classes import CREATION_KEYS, FREE_KEYS, RESERVED_APPS, USER_PREFIXES
-from kai.share import CONTAINER_MEMORY_SUFFIXES, MIB
 from webhook.policy import checks, decide_share, distributed, plain_gpu, sizes
-from webhook.policy.checks import CONFIG_MAP_FORM, ROUNDING, SHARE_ANNOTATIONS
-from webhook.policy.decide_share import MOST_GPU_CONTAINERS
 from webhook.policy.label_values import FRACTION_FORM, MIB_FORM, MOST_MIB
 from webhook.policy.labels import LABELS, NamespacePolicy, PolicyLabel
 from webhook.policy.patch import TOLERATION, escape
-from webhook.policy.plain_gpu import (
-    MIG_NODE_KEYS,
-    MIG_NODE_PREFIXES,
-    MIG_PRODUCT,
-    NOT_MIG_VALUES,
-    NVIDIA_RUNTIME_CLASSES,
-)
 from webhook.policy.reasons import Reason
-from webhook.policy.sizes import A_SIZE, MIB_PER_UNIT, SIZE_MEMORY_FORM, WHOLE
 from webhook.policy.verify import DAEMON_SET_CONTROLLERS
 
 MOST_KEYS: Final = 1000  # labels, annotations, or tolerations of a pod
@@ -142,14 +130,15 @@ def _is_invalid_label() -> str:
 _SIZE_NUMBER: Final = "int(text.substring(0, size(text) - 2))"
 _SIZE_UNITS: Final = " : ".join(
     f"text.endsWith('{unit}') ? ({_SIZE_NUMBER} <= {MOST_MIB // mib} ? {_SIZE_NUMBER} * {mib} : 0)"
-    for unit, mib in MIB_PER_UNIT.items()
+    for unit, mib in sizes.MIB_PER_UNIT.items()
 )
-_MIB_OF_SIZE: Final = f"(!text.matches('{pattern(SIZE_MEMORY_FORM)}') ? 0 : {_SIZE_UNITS} : 0)"
+_MIB_OF_SIZE: Final = f"(!text.matches('{pattern(sizes.SIZE_MEMORY_FORM)}') ? 0 : {_SIZE_UNITS} : 0)"
 """The expression for: the MiB of the size `text`; 0 if it has another form or is too large."""
+_IS_FRACTION: Final = f"(text == '{sizes.WHOLE}' || text.matches('{pattern(FRACTION_FORM)}'))"
 _IS_SIZE_AMOUNT: Final = (
     f"({_MIB_OF_SIZE} > 0 ? (variables.maxMemory != '' ? {_MIB_OF_SIZE} <= int(variables.maxMemory)"
     " : variables.maxFraction == '')"
-    f" : (text == '{WHOLE}' || text.matches('{pattern(FRACTION_FORM)}'))"
+    f" : {_IS_FRACTION}"
     " && (variables.maxFraction != '' ? double(text) <= double(variables.maxFraction)"
     " : variables.maxMemory == ''))"
 )
@@ -160,25 +149,26 @@ _IS_SIZE_ABOVE_EDITED_CAP: Final = (
     f"({_MIB_OF_SIZE} > 0 ? (variables.maxMemory != ''"
     f" ? variables.editsMaxMemory && {_MIB_OF_SIZE} > int(variables.maxMemory)"
     f" : variables.maxFraction != '' && {_EDITS_CAP})"
-    f" : (text == '{WHOLE}' || text.matches('{pattern(FRACTION_FORM)}')) && (variables.maxFraction != ''"
+    f" : {_IS_FRACTION} && (variables.maxFraction != ''"
     " ? variables.editsMaxFraction && double(text) > double(variables.maxFraction)"
     f" : variables.maxMemory != '' && {_EDITS_CAP}))"
 )
 """The expression for: a cap that the request edits does not allow the size `text`, or cannot be compared."""
 _RANK_ROWS: Final = (*distributed.VARIABLES, distributed.JAX_PROCESSES, distributed.CLUSTER)
+
+
+def _camel(name: str) -> str:
+    head, *rest = name.lower().split("_")
+    return head + "".join(map(str.capitalize, rest))
+
+
+_READ: Final = (
+    "MODE", "SCHEDULER", "PRIORITY", "TOLERATION", "DISTRIBUTED", "SHARE_FOR", "MAX_FRACTION", "MAX_MEMORY",
+    "FRACTION", "MEMORY", "VCLUSTER",
+)  # fmt: skip
 _LABEL_NAMES: Final[Mapping[str, str]] = {
+    **{vars(kaishare_keys)[name]: _camel(name) for name in _READ},
     keys.QUEUE_LABEL: "queue",
-    kaishare_keys.MODE: "mode",
-    kaishare_keys.SCHEDULER: "scheduler",
-    kaishare_keys.PRIORITY: "priority",
-    kaishare_keys.TOLERATION: "toleration",
-    kaishare_keys.DISTRIBUTED: "distributed",
-    kaishare_keys.SHARE_FOR: "shareFor",
-    kaishare_keys.MAX_FRACTION: "maxFraction",
-    kaishare_keys.MAX_MEMORY: "maxMemory",
-    kaishare_keys.FRACTION: "fraction",
-    kaishare_keys.MEMORY: "memory",
-    kaishare_keys.VCLUSTER: "vcluster",
 }
 """The labels that a decision reads, with the names of their variables."""
 
@@ -237,7 +227,9 @@ _DENIALS: Final[Mapping[str, str]] = {
 }
 """The sentences about pods that mode enforce refuses."""
 
-_IS_MIG_KEY: Final = f"{starts_with('key', MIG_NODE_PREFIXES)} || key in {cel_list(MIG_NODE_KEYS)}"
+_IS_MIG_KEY: Final = (
+    f"{starts_with('key', plain_gpu.MIG_NODE_PREFIXES)} || key in {cel_list(plain_gpu.MIG_NODE_KEYS)}"
+)
 
 WORDS: Final[Mapping[str, str]] = {
     name + "".join(part.capitalize() for part in word.split("-")): word
@@ -246,63 +238,47 @@ WORDS: Final[Mapping[str, str]] = {
 }
 """The words that labels allow, such as `modeOff`."""
 
-_CONSTANTS: Final = (
-    "GPU_FRACTION", "GPU_MEMORY", "NUM_DEVICES", "GPU_SHARED", "DEFAULT_SCHEDULER", "GPU_TAINT",
-    "MIG_PREFIX", "MIG_CAPABLE", "DEVICE_CLASS_PREFIX", "MOST_GPU_CONTAINERS", "SIZE_PREFIX",
-    "LONGEST_SIZE_NAME", "MOST_SIZES", "VCLUSTER_PREFIX", "CONFIG_MAP_ENDING", "SHORTENED_NAME",
-    "CONTAINER_PREFIX", "CONTAINER_MEMORY", "IS_SMALL_POD", "IS_SMALL_NAMESPACE",
-    "MOST_OF_NAMESPACE", "MOST_KEYS",
-    "MOST_OWNERS", "MOST_CONTAINERS", "MOST_ENTRIES", "MOST_SORTED", "LONGEST_NUMBER",
-    "LONGEST_COMMAND_LINE", "MOST_RANKS", "JAX_JOB", "KUEUE_GROUP", "KUEUE_SERVING",
+_MODULES: Final = (
+    keys, kaishare_keys, command_lines, gpu_resources, share, checks, decide_share, distributed, plain_gpu,
+    sizes,
 )  # fmt: skip
-"""Constants of the code that the files name in camel case: `gpuFraction` is GPU_FRACTION."""
 
 
-def _constants() -> Mapping[str, str]:
-    modules = (keys, kaishare_keys, command_lines, gpu_resources, share, checks, decide_share, distributed)
-    every = dict(pair for module in (*modules, plain_gpu, sizes) for pair in vars(module).items()) | globals()
-    parts = ((every[name], *name.lower().split("_")) for name in _CONSTANTS)
-    return {head + "".join(map(str.capitalize, rest)): str(value) for value, head, *rest in parts}
-
-
+CONSTANTS: Final[Mapping[str, str]] = {
+    _camel(name): str(value)
+    for names in (*map(vars, _MODULES), dict(globals()))
+    for name, value in names.items()
+    if name.isupper() and not name.startswith("_") and isinstance(value, str | int)
+}
+"""The numbers and texts of the code by their names in camel case: `gpuFraction` is GPU_FRACTION."""
 VALUES: Final[Mapping[str, str]] = {
-    **_constants(),
+    **CONSTANTS,
     **{reason.name: literal(reason.code) for reason in Reason},
-    **{f"{name}Key": key for key, name in _LABEL_NAMES.items()},
+    **{f"{_camel(name)}Key": key for name, key in vars(kaishare_keys).items() if name.isupper()},
     **{f"{name}Value": _value(LABELS[key]) for key, name in _LABEL_NAMES.items()},
     **WORDS,
     **_DENIALS,
     "allowedValues": _map({label.key: literal(label.allowed) for label in LABELS.values()}),
-    "aSize": literal(A_SIZE),
+    "aSize": literal(sizes.A_SIZE),
     # Keys of pods.
-    "priorityKey": keys.PRIORITY_LABEL,
-    "containerNameKey": keys.CONTAINER_NAME,
-    "injectKey": kaishare_keys.INJECT,
-    "gpuMarkKey": kaishare_keys.GPU_MARK,
-    "wholeGpuKey": kaishare_keys.WHOLE_GPU,
-    "sizeKey": kaishare_keys.SIZE,
-    "reasonKey": kaishare_keys.REASON,
     "queuePath": escape(keys.QUEUE_LABEL),
     "priorityPath": escape(keys.PRIORITY_LABEL),
     "containerNamePath": escape(keys.CONTAINER_NAME),
     "sizePath": escape(kaishare_keys.SIZE),
     "reasonPath": escape(kaishare_keys.REASON),
-    "shareAnnotations": cel_list(SHARE_ANNOTATIONS),
+    "shareAnnotations": cel_list(checks.SHARE_ANNOTATIONS),
     "isContainerMemoryKey": is_container_memory_key("key"),
-    # Names.
-    "kaiScheduler": keys.SCHEDULER_NAME,
     "toleration": _map({key: literal(value) for key, value in TOLERATION.items()}),
     # GPU resources.
-    "gpu": keys.GPU_RESOURCE,
     "gpuPath": escape(keys.GPU_RESOURCE),
     "namesGpu": names_gpu("name"),
     "mayBeAccelerator": may_be_accelerator("name"),
-    "nvidiaRuntimeClasses": cel_list(NVIDIA_RUNTIME_CLASSES),
+    "nvidiaRuntimeClasses": cel_list(plain_gpu.NVIDIA_RUNTIME_CLASSES),
     "isMigKey": _IS_MIG_KEY,
-    "isOfMigNode": f"(key == '{keys.NODE_GPU_PRODUCT}' ? value.contains({literal(MIG_PRODUCT)})"
-    f" : !(value in {cel_list(NOT_MIG_VALUES)}) && ({_IS_MIG_KEY}))",
+    "isOfMigNode": f"(key == '{keys.NODE_GPU_PRODUCT}' ? value.contains({literal(plain_gpu.MIG_PRODUCT)})"
+    f" : !(value in {cel_list(plain_gpu.NOT_MIG_VALUES)}) && ({_IS_MIG_KEY}))",
     "quantityForm": pattern(numbers.FORM),
-    "mostGpuKeys": str(2 * MOST_GPU_CONTAINERS),
+    "mostGpuKeys": str(2 * decide_share.MOST_GPU_CONTAINERS),
     # Sizes.
     "sizeNameForm": pattern(kaishare_keys.SIZE_NAME_FORM),
     "mibOfSize": _MIB_OF_SIZE,
@@ -310,7 +286,7 @@ VALUES: Final[Mapping[str, str]] = {
     "isSizeAboveEditedCap": _IS_SIZE_ABOVE_EDITED_CAP,
     "sizePrefixLength": str(len(kaishare_keys.SIZE_PREFIX)),
     "longestSizeKey": str(len(kaishare_keys.SIZE_PREFIX) + kaishare_keys.LONGEST_SIZE_NAME),
-    "wholeSize": WHOLE,
+    "wholeSize": sizes.WHOLE,
     # Labels of namespaces.
     "hasOwnPrefix": starts_with("key", [kaishare_keys.PREFIX, kaishare_keys.SIZE_PREFIX]),
     "isMode": has_form(f"variables.namespaceLabels['{kaishare_keys.MODE}']", LABELS[kaishare_keys.MODE].form),
@@ -318,20 +294,15 @@ VALUES: Final[Mapping[str, str]] = {
     # What enforce refuses.
     "isDaemonSet": "owner.kind == 'DaemonSet' && owner.apiVersion.startsWith('apps/')",
     "byDaemonSets": f"request.userInfo.username in {cel_list(sorted(DAEMON_SET_CONTROLLERS))}",
-    "mirrorKey": keys.MIRROR_POD,
     "isOfKai": is_of_kai("key"),
-    "userKeys": cel_list(FREE_KEYS + CREATION_KEYS),
-    "userPrefixes": cel_list(USER_PREFIXES),
-    "managedByKey": keys.VCLUSTER_MANAGED_BY,
-    "appKey": keys.APP_LABEL,
-    "reservedApps": cel_list(RESERVED_APPS),
-    "configMapKey": keys.SHARED_GPU_CONFIGMAP,
-    "configMapForm": pattern(CONFIG_MAP_FORM),
-    "portionVariable": keys.GPU_PORTION_ENV,
-    "memoryRequest": CONTAINER_MEMORY_SUFFIXES[0],
-    "memoryLimit": CONTAINER_MEMORY_SUFFIXES[1],
-    "mib": f"{MIB}.0",
-    "rounding": f"{ROUNDING:.9f}",
+    "userKeys": cel_list(key_classes.FREE_KEYS + key_classes.CREATION_KEYS),
+    "userPrefixes": cel_list(key_classes.USER_PREFIXES),
+    "reservedApps": cel_list(key_classes.RESERVED_APPS),
+    "configMapForm": pattern(checks.CONFIG_MAP_FORM),
+    "memoryRequest": share.CONTAINER_MEMORY_SUFFIXES[0],
+    "memoryLimit": share.CONTAINER_MEMORY_SUFFIXES[1],
+    "mib": f"{share.MIB}.0",
+    "rounding": f"{checks.ROUNDING:.9f}",
     # Evidence of distributed jobs.
     "rankVariables": cel_list(row.name for row in (*_RANK_ROWS, *distributed.RENDEZVOUS)),
     "rankTexts": ", ".join(map(_variable, distributed.VARIABLES)),
@@ -343,7 +314,6 @@ VALUES: Final[Mapping[str, str]] = {
     "trainingJobs": cel_list(sorted(distributed.TRAINING_JOBS)),
     "mpiJob": distributed.MPI_JOB.name,
     "mpiOperatorKey": distributed.MPI_OPERATOR.name,
-    "mpiOperator": distributed.MPI_OPERATOR_NAME,
     "lwsSize": distributed.LWS_SIZE.name,
     "kueueCount": distributed.KUEUE_COUNT.name,
     "jobSetKeys": cel_list(row.name for row in distributed.JOB_SET),

@@ -14,8 +14,7 @@ import yaml
 from console.render.expressions import IS_SMALL_POD, VALUES
 from kai.cel import cel_list, literal
 from kai.releases import ACCEPTS_DOTTED_NAMES, READS_CONTAINER_NAME
-from service.command import UsageError, read_by, write_document
-from service.text import quoted
+from service.command import write_document
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode
 from webhook.registration.configurations import (
@@ -33,9 +32,7 @@ from webhook.settings.decision_options import add_decision_options, parse_decisi
 NAME: Final = "kaishare"  # of the MutatingAdmissionPolicy and of its binding
 MUTATING: Final = "mutating.yaml"
 VALIDATING: Final = "validating.yaml"
-_OLDEST: Final = 36  # release 1.N of Kubernetes that serves and compiles the objects (run on 1.36.3)
 _KINDS: Final = {"mutatingadmissionpolicy": MUTATING, "validatingadmissionpolicy": VALIDATING}
-_KUBERNETES: Final = re.compile(r"v?1\.([0-9]{1,3})(?:\.[0-9]{1,4})?(?:[-+][0-9A-Za-z.+-]{1,60})?")
 _IN_THE_WHEEL: Final = Path(__file__).parent / "policies"
 _IN_THE_CHART: Final = Path(__file__).parents[2] / "deploy" / "helm" / "kaishare" / "files" / "policies"
 POLICIES: Final = _IN_THE_WHEEL if (_IN_THE_WHEEL / MUTATING).exists() else _IN_THE_CHART
@@ -74,10 +71,7 @@ def texts(excluded_namespaces: Collection[str]) -> dict[str, str]:
 
 
 def tables(excluded_namespaces: str) -> dict[str, Any]:
-    """Return what the chart needs beside the files: the texts of their placeholders, and the releases of KAI.
-
-    `excluded_namespaces` stands for the list of excluded namespaces.
-    """
+    """Return what the chart needs beside the files: the texts of placeholders, and the releases of KAI."""
     files = "".join(file.read_text(encoding="utf-8") for file in POLICIES.rglob("*.yaml"))
     since = {name: [".".join(map(str, each)) for each in first] for name, (_, first) in RELEASES.items()}
     every = sorted(texts([excluded_namespaces]).items())
@@ -119,34 +113,12 @@ def _items(items: Collection[Mapping[str, Any]], *, indent: int) -> str:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `render`."""
     parser.description = "Prints kaishare's rules as admission policies, for kubectl apply; reads no cluster."
-    parser.add_argument(
-        "--as",
-        dest="kind",
-        required=True,
-        choices=tuple(_KINDS),
-        metavar="KIND",
-        help=f"kind of the objects: {', '.join(_KINDS)}",
-    )
-    parser.add_argument(
-        "--kube-version",
-        type=read_by(_minor_version),
-        metavar="1.N",
-        help="the API server's release, to refuse one that lacks the kind (default: not checked)",
-    )
+    kinds = f"kind of the objects: {', '.join(_KINDS)}"
+    parser.add_argument("--as", dest="kind", required=True, choices=tuple(_KINDS), metavar="KIND", help=kinds)
     add_decision_options(parser)
 
 
-def _minor_version(text: str) -> int:
-    match = _KUBERNETES.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{quoted(text)} is not a release of Kubernetes; allowed: such as 1.36")
-    return int(match[1])
-
-
 def run(arguments: argparse.Namespace) -> int:
-    """Print the objects; raise UsageError if the API server does not serve the kind."""
-    release = arguments.kube_version
-    if release is not None and release < _OLDEST:
-        raise UsageError(f"Kubernetes 1.{release} does not serve these policies; they need 1.{_OLDEST}")
+    """Print the objects."""
     write_document(text_of(_KINDS[arguments.kind], parse_decision_options(arguments).rules))
     return 0

@@ -301,7 +301,7 @@ class _Reading:
         own = metadata.policy(name, published.rules.default_mode)
         explainer = Explainer(name, {} if own is None else {name: own}, published.rules)
         owned = FullMeta(pod.name, name)
-        for item in explain_object(explainer, POD, owned, pod.document, ""):
+        for item in explain_object(explainer, POD, owned, pod.document, None):
             if isinstance(item, ExplainedPod):
                 now = ("", _SOMETHING_ELSE) if _is_outdated(item) else (reason_code(item), headline(item))
                 decision = PolicyDecision(reason=reason, now_reason=now[0], now=now[1])

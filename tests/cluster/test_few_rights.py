@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from console.explain.cluster_facts import MOST_NAMED
 from kai.releases import Version
 from kube.client import KubeClient
 from service.text import width
@@ -224,7 +223,7 @@ CASES = [
     Case(SERVER, answer(*CHANGED.says, NO_PODS, status=2), answer(*CHANGED.says, "server: admitted")),
     Case(
         f"{SERVER} -o json",
-        answer('"isAdmitted": null', f"error: Pod mine in namespace {TEAM}: {NO_PODS}\n", status=2),
+        answer('"isAdmitted": null', f"{NO_PODS}\n", status=2),
         answer('"isAdmitted": true'),
     ),
     Case(
@@ -338,8 +337,6 @@ class Results:
     ends: Mapping[tuple[str, str], EndedProgram]
     """By role and command."""
     recorded: Mapping[str, Recorded]
-    many: EndedProgram
-    """The end of `explain` about pods in many namespaces, with the right to get each."""
 
 
 @pytest.fixture(scope="module")
@@ -356,22 +353,9 @@ def results(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Re
             records = {
                 command: await recorded(running, number, command) for number, command in enumerate(RECORDED)
             }
-            return Results(ends=ends, recorded=records, many=await in_many_namespaces(running))
+            return Results(ends=ends, recorded=records)
 
     return asyncio.run(run())
-
-
-async def in_many_namespaces(site: Site) -> EndedProgram:
-    """Explain a pod in each of more namespaces than are read one by one, without the right to list them."""
-    names = [f"few-of-many-{number}" for number in range(MOST_NAMED + 1)]
-    for name in names:
-        await site.admin.ensure(managed_namespace(name, gpu_fraction="0.5"))
-    pods = [bare_pod("mine", namespace=name) for name in names]
-    (site.folder / "many.yaml").write_text(yaml.safe_dump_all(pods))
-    token = await site.account("many")
-    for item in roles("many", ACCOUNTS, [UsedRight("", "", "namespaces", "get", "")]):
-        await site.admin.create(item)
-    return await site.kaishare(token, "explain --policies cluster -f many.yaml")
 
 
 def words(text: str) -> str:
@@ -409,18 +393,6 @@ def test_no_command_needs_more_rights_than_it_uses(results: Results, command: st
     assert record.administrator.status in (0, 1), record.administrator
     assert without_ages(record.account) == without_ages(record.administrator)
     assert record.of_account <= record.rights
-
-
-@pytest.mark.slow
-def test_many_namespaces_are_read_one_by_one_without_the_right_to_list_them(results: Results) -> None:
-    ended = results.many
-    assert (ended.status, ended.err) == (0, "")
-    text = words(ended.out)
-    assert f"{MOST_NAMED + 1} pods: {MOST_NAMED + 1} changed; {MOST_NAMED + 1} with warnings." in text
-    assert (
-        "note: the LimitRanges of namespaces few-of-many-0, few-of-many-1, few-of-many-10, few-of-many-100,"
-        " few-of-many-11 and 96 more are not known: you may not list them; assumed none"
-    ) in text
 
 
 def recorded_rights(results: Results) -> set[tuple[str, str, str]]:

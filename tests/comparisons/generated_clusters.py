@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from console.explain.command import read_annotation_edit, read_label_edit
 from kai import kaishare_keys, keys
 from kai.kaishare_keys import EXCLUDED_NAMESPACES
+from service.names import is_label_key, is_label_value
 from tests.support import size_oracle
 from tests.support.kinds import made
 from tests.support.pod_strategies import MIG
@@ -161,14 +161,6 @@ def _policy(chance: random.Random) -> tuple[dict[str, str], dict[str, str]]:
     if chance.random() < 0.03:
         annotations[f"{kaishare_keys.SIZE_PREFIX}orphan"] = "app=web"
     return (
-        {key: value for key, value in labels.items() if _is_stored(read_label_edit, key, value)},
-        {key: value for key, value in annotations.items() if _is_stored(read_annotation_edit, key, value)},
+        {key: value for key, value in labels.items() if is_label_key(key) and is_label_value(value)},
+        {key: value for key, value in annotations.items() if is_label_key(key)},
     )
-
-
-def _is_stored(read: Any, key: str, value: str) -> bool:
-    try:
-        read(f"{key}={value}")
-    except ValueError:
-        return False
-    return True

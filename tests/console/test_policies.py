@@ -1,14 +1,16 @@
 """Policies as table, JSON and YAML."""
 
 import ssl
+import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from certs.authority import Authority
-from console.policies import PolicyRow, PolicyTable, as_json, as_table, as_yaml, read_policies
+from console.policies import PolicyRow, as_document, as_table, read_policies
 from kube.client import KubeClient
 from service.text import width
 from tests.support.api_server import object_server
@@ -32,13 +34,9 @@ def row(name: str = "vision", *, pods: dict[str, int] | None = None, **labels: s
     return PolicyRow(policy=policy, is_excluded=False, pods=pods)
 
 
-def table(*rows: PolicyRow) -> PolicyTable:
-    return PolicyTable(rows=rows)
-
-
 def test_wide_is_a_table_of_all_values_whole() -> None:
     sizes = {f"size.kaishare.dev/{'s' * 37}-{number:02}": "0.5" for number in range(14)}
-    rows = table(row("n" * 63, **sizes), row())
+    rows = [row("n" * 63, **sizes), row()]
     lines = list(as_table(rows, wide=True, columns=80))
     assert lines[0].split() == [
         *("NAMESPACE", "QUEUE", "MODE", "SCHEDULER", "SHARE", "SHARE-FOR", "SIZES", "CAPS", "DISTRIBUTED"),
@@ -50,7 +48,7 @@ def test_wide_is_a_table_of_all_values_whole() -> None:
     in_a_pipe = list(as_table(rows))
     assert in_a_pipe[0].split()[-2:] == ["PODS-IN-KAI", "PROBLEMS"]
     assert in_a_pipe[1].split()[0] == "n" * 63
-    assert list(as_table(table())) == ["No namespace is managed: none has the label kai.scheduler/queue."]
+    assert list(as_table([])) == ["No namespace is managed: none has the label kai.scheduler/queue."]
 
 
 NAMES = st.text(st.characters(codec="utf-8"), max_size=63)
@@ -69,22 +67,28 @@ def test_every_line_fits_and_no_namespace_is_missing(
         labels = {f"size.kaishare.dev/{size}": value for size, value in sizes.items()}
         pods = {"inKai": len(queue), "notInKai": len(sizes)}
         rows.append(row(name, pods=pods, **{"kai.scheduler/queue": queue, **labels}))
-    lines = list(as_table(table(*rows), wide=wide, columns=columns))
+    with (
+        mock.patch.object(sys.stdout, "isatty", return_value=True),
+        mock.patch.dict("os.environ", {"NO_COLOR": "1"}),
+    ):
+        lines = list(as_table(rows, wide=wide, columns=columns))
     assert wide or columns < 110 or max(map(width, lines)) <= columns, "a table gives way where it can"
     assert all(line.isprintable() for line in lines)
     counts = [f"{row.pods['inKai']}/{sum(row.pods.values())}" for row in rows if row.pods]
     assert all(count in "\n".join(lines) for count in counts), "numbers are never shortened"
 
 
-def test_problems_are_red_and_labels_cannot_act_on_the_terminal() -> None:
-    hostile = table(row(**{"kaishare.dev/mode": "\x1b[2J\u202e"}))
-    coloured = [line for line in as_table(hostile, colour=True) if "problem: " in line]
+def test_problems_are_red_and_labels_cannot_act_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    hostile = [row(**{"kaishare.dev/mode": "\x1b[2J\u202e"})]
+    monkeypatch.setattr("console.text_table.output_has_colour", lambda: True)
+    coloured = [line for line in as_table(hostile) if "problem: " in line]
+    monkeypatch.undo()
     assert len(coloured) == 2
     for line in coloured:
         assert line.startswith("\033[31mproblem: ")
         assert line.removeprefix("\033[31m").removesuffix("\033[0m").isprintable()
     assert all(line.isprintable() for line in as_table(hostile, wide=True))
-    for text in (as_json(hostile), as_yaml(hostile)):
+    for text in (as_document(hostile, "json"), as_document(hostile, "yaml")):
         assert text.isascii()
         assert "\x1b" not in text
 
@@ -121,13 +125,13 @@ async def test_running_pods_are_counted_and_unlisted_ones_are_unknown(
         server.forbidden = lambda _path: True
         with pytest.raises(PoliciesError, match="you may not list namespaces"):
             await read_policies(client, None)
-    assert listed.notes == ("web: the annotation kaishare.dev/mode has no effect here: it must be a label",)
-    assert chosen.notes == ()
-    rows = [(row.policy.namespace, row.policy.mode, row.is_excluded, row.pods) for row in listed.rows]
+    assert listed[1] == ["web: the annotation kaishare.dev/mode has no effect here: it must be a label"]
+    assert chosen[1] == []
+    rows = [(row.policy.namespace, row.policy.mode, row.is_excluded, row.pods) for row in listed[0]]
     assert rows == [
         ("research", Mode.OFF, False, {"inKai": 2, "notInKai": 1}),
         ("web", Mode.OBSERVE, True, {"inKai": 0, "notInKai": 1}),
     ]
-    assert [row.policy.mode for row in chosen.rows] == [Mode.DEFAULT]
-    assert [row.pods for row in uncounted.rows] == [None]
-    assert any("pods were not counted: you may not list pods" in note for note in uncounted.notes)
+    assert [row.policy.mode for row in chosen[0]] == [Mode.DEFAULT]
+    assert [row.pods for row in uncounted[0]] == [None]
+    assert any("pods were not counted: you may not list pods" in note for note in uncounted[1])

@@ -7,20 +7,18 @@ only those that `webhook.policy.distributed` reads; addresses in them are stand-
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import compress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from service.documents import Place
 from webhook.policy.pod_parts import as_list, as_map, with_containers
 
 UID: Final = "00000000-0000-0000-0000-000000000000"
-HASH: Final = "0"
-"""Stand-ins for a uid and a hash, which exist only in a cluster."""
+HASH: Final = "0"  # like UID a stand-in for one that exists only in a cluster
 STATEFUL_SET_POD: Final = "statefulset.kubernetes.io/pod-name"
-_MOST_TASKS: Final = 2_000
-"""Tasks that a `TF_CONFIG` lists at most. The real one would not fit into an object of the API server."""
+_MOST_TASKS: Final = 2_000  # of a `TF_CONFIG`; a longer one does not fit into an object of the API server
+Place = tuple[str | int, ...]  # keys and indexes that lead from an object to one of its parts
 _JOB: Final = ("batch/v1", "Job")
 _STATEFUL_SET: Final = ("apps/v1", "StatefulSet")
 _TRAINING: Final = "training.kubeflow.org"
@@ -59,18 +57,15 @@ class Additions:
 
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
-    variables: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables, which follow those of the template."""
-    only_container: str | None = None
-    """Name of the only container with the variables; None for every container."""
-    owner: tuple[str, str] | None = None
-    """apiVersion and kind of the pod's owner; None if the workload itself is the owner."""
+    variables: Mapping[str, str] = field(default_factory=dict)  # they follow those of the template
+    only_container: str | None = None  # name of the only container with the variables; None for all
+    owner: tuple[str, str] | None = None  # apiVersion and kind of the owner; None: the workload
 
 
-@dataclass(frozen=True, slots=True)
-class _Workload:
+class _Workload(NamedTuple):
     """A workload with the place of one of its pod templates."""
 
+    kind: str
     name: str
     namespace: str
     api_version: str
@@ -80,14 +75,14 @@ class _Workload:
 
 def additions_of(holder: Mapping[str, Any], path: Place) -> Additions | None:
     """Return what the controller of a workload adds to the pods of a template; None if it is not known."""
-    api_version = str(holder.get("apiVersion"))
-    additions = OPERATORS.get((group_of(api_version), str(holder.get("kind"))))
+    api_version, kind = str(holder.get("apiVersion")), str(holder.get("kind"))
+    additions = OPERATORS.get((group_of(api_version), kind))
     if additions is None:
         return None
     metadata = as_map(holder.get("metadata"))
     name = str(metadata.get("name") or metadata.get("generateName") or "")
-    namespace = str(metadata.get("namespace") or "")
-    return additions(_Workload(name, namespace, api_version, as_map(holder.get("spec")), path))
+    namespace, spec = str(metadata.get("namespace") or ""), as_map(holder.get("spec"))
+    return additions(_Workload(kind, name, namespace, api_version, spec, path))
 
 
 def with_variables(spec: Any, added: Additions) -> Any:
@@ -106,8 +101,7 @@ def with_variables(spec: Any, added: Additions) -> Any:
 def with_names(spec: Any, api_version: str) -> Any:
     """Return a pod's spec with the names that a controller gives to containers without one.
 
-    Only Knative Serving is known to do so (v1.12 pkg/apis/serving/v1/revision_defaults.go; the name is that
-    of its default configuration). The spec of another group is returned as it is.
+    Only Knative Serving is known to do so (v1.12 pkg/apis/serving/v1/revision_defaults.go, by default).
     """
     if group_of(api_version) != "serving.knative.dev":
         return spec
@@ -129,37 +123,22 @@ def _count(value: Any, default: int = 1) -> int:
 _TYPES: Final = {kind.lower(): kind for kind in ("Master", "Worker", "Launcher", "PS", "Chief", "Evaluator")}
 
 
-@dataclass(frozen=True, slots=True)
-class _Replicas:
+class _Replicas(NamedTuple):
     """The replica types of a training job, and the one of the template."""
 
     job: _Workload
-    kind: str
-    """Type of the template, such as `Worker`."""
+    kind: str  # type of the template, such as `Worker`
     counts: Mapping[str, int]
 
     @property
     def total(self) -> int:
         return sum(self.counts.values())
 
-    def labels(self, controller: str, *, is_master: bool) -> dict[str, str]:
-        """Return the labels that the training operator adds."""
-        labels = {
-            f"{_TRAINING}/operator-name": controller,
-            f"{_TRAINING}/job-name": self.job.name,
-            f"{_TRAINING}/replica-type": self.kind.lower(),
-            f"{_TRAINING}/replica-index": "0",
-        }
-        return labels | ({f"{_TRAINING}/job-role": "master"} if is_master else {})
-
     def world(self, processes: int = 1) -> dict[str, str]:
         """Return the variables of a job whose ranks find each other by a master."""
         rank = self.counts.get("Master", 0) if self.kind == "Worker" else 0
-        return {
-            "MASTER_ADDR": f"{self.job.name}-master-0",
-            "WORLD_SIZE": str(self.total * processes),
-            "RANK": str(rank),
-        }
+        size = str(self.total * processes)
+        return {"MASTER_ADDR": f"{self.job.name}-master-0", "WORLD_SIZE": size, "RANK": str(rank)}
 
 
 def _kind_of(name: Any) -> str:
@@ -168,41 +147,54 @@ def _kind_of(name: Any) -> str:
 
 
 def _training_job(
-    key: str, additions: Callable[[_Replicas], Additions]
+    key: str,
+    variables: Callable[[_Replicas], Mapping[str, str]] = lambda _replicas: {},
+    *,
+    masters: Collection[str] = ("Master",),
+    or_worker: bool = False,
+    only_container: str | None = None,
 ) -> Callable[[_Workload], Additions | None]:
-    """Return what adds to the templates of a job with replica types below a key of its spec."""
+    """Return what adds to the templates of a job with replica types below a key of its spec.
+
+    The pods of `masters` have the role of a master; with `or_worker` those of a Worker, if there is no such.
+    """
 
     def added(job: _Workload) -> Additions | None:
         if len(job.path) != 4 or (*job.path[:2], job.path[3]) != ("spec", key, "template"):
             return None
-        counts = {}
-        for name, replica_spec in as_map(job.spec.get(key)).items():
-            counts[_kind_of(name)] = _count(as_map(replica_spec).get("replicas"))
-        return additions(_Replicas(job, _kind_of(job.path[2]), counts))
+        counts = {
+            _kind_of(name): _count(as_map(each).get("replicas"))
+            for name, each in as_map(job.spec.get(key)).items()
+        }
+        replicas = _Replicas(job, _kind_of(job.path[2]), counts)
+        labels = {
+            f"{_TRAINING}/operator-name": f"{job.kind.lower()}-controller",
+            f"{_TRAINING}/job-name": job.name,
+            f"{_TRAINING}/replica-type": replicas.kind.lower(),
+            f"{_TRAINING}/replica-index": "0",
+        }
+        roles = ("Worker",) if or_worker and not counts.keys() & masters else masters
+        labels |= {f"{_TRAINING}/job-role": "master"} if replicas.kind in roles else {}
+        return Additions(labels=labels, variables=variables(replicas), only_container=only_container)
 
     return added
 
 
-def _py_torch_job(replicas: _Replicas) -> Additions:
-    spec = replicas.job.spec
-    has_master, nodes = "Master" in replicas.counts, str(replicas.total)
+def _py_torch_variables(replicas: _Replicas) -> dict[str, str]:
+    spec, nodes = replicas.job.spec, str(replicas.total)
     processes = str(spec.get("nprocPerNode") or "")
     is_number = processes.isascii() and processes.isdigit() and len(processes) < 10
-    variables = replicas.world(int(processes) if is_number else 1) if has_master else {}
+    world = replicas.world(int(processes) if is_number else 1) if "Master" in replicas.counts else {}
     if isinstance(elastic := spec.get("elasticPolicy"), dict):
         workers = replicas.counts.get("Worker", 1)
         fewest, most = elastic.get("minReplicas"), elastic.get("maxReplicas")
         nodes = f"{_count(fewest, _count(most, workers))}:{_count(most, _count(fewest, workers))}"
-    is_master = replicas.kind == ("Master" if has_master else "Worker")
-    labels = replicas.labels("pytorchjob-controller", is_master=is_master)
-    return Additions(labels=labels, variables={**variables, "PET_NNODES": nodes})
+    return {**world, "PET_NNODES": nodes}
 
 
-def _tf_job(replicas: _Replicas) -> Additions:
-    chiefs = [kind for kind in ("Chief", "Master") if kind in replicas.counts]
-    labels = replicas.labels("tfjob-controller", is_master=replicas.kind in (chiefs or ("Worker",)))
+def _tf_variables(replicas: _Replicas) -> dict[str, str]:
     if replicas.total == 1:
-        return Additions(labels=labels)
+        return {}
     job, cluster = replicas.job, dict[str, Any]()
     left = _MOST_TASKS
     for kind, count in replicas.counts.items():
@@ -213,40 +205,29 @@ def _tf_job(replicas: _Replicas) -> Additions:
     if job.spec.get("enableDynamicWorker") is True:
         workers = dict(enumerate(cluster.get("worker", ())[:1])) if replicas.kind == "Worker" else {}
         cluster = {"worker": workers, "ps": cluster.get("ps") or None}
-    config = {"cluster": cluster, "task": {"type": replicas.kind.lower(), "index": 0}}
-    return Additions(labels=labels, variables={"TF_CONFIG": json.dumps(config)}, only_container="tensorflow")
+    task = {"type": replicas.kind.lower(), "index": 0}
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})}
 
 
-def _xg_boost_job(replicas: _Replicas) -> Additions:
-    labels = replicas.labels("xgboostjob-controller", is_master=replicas.kind == "Master")
-    return Additions(labels=labels, variables=replicas.world())
+_by_training_operator: Final = _training_job("mpiReplicaSpecs", masters=("Launcher",))
 
 
-def _jax_job(replicas: _Replicas) -> Additions:
-    labels = replicas.labels("jaxjob-controller", is_master=True)
-    return Additions(labels=labels, variables={"NUM_PROCESSES": str(replicas.total)})
-
-
-def _paddle_job(replicas: _Replicas) -> Additions:
-    labels = replicas.labels("paddlejob-controller", is_master=replicas.kind == "Master")
-    return Additions(labels=labels, variables={"PADDLE_NNODES": str(replicas.total)})
-
-
-def _mpi_job(replicas: _Replicas) -> Additions:
-    job, is_launcher = replicas.job, replicas.kind == "Launcher"
+def _mpi_job(job: _Workload) -> Additions | None:
+    added = _by_training_operator(job)
+    if added is None:
+        return None
+    is_launcher, index = _kind_of(job.path[2]) == "Launcher", f"{_TRAINING}/replica-index"
     if not job.api_version.endswith("/v2beta1"):
-        labels = replicas.labels("mpijob-controller", is_master=is_launcher)
-        if is_launcher:
-            del labels[f"{_TRAINING}/replica-index"]
-        return Additions(labels=labels)
+        kept = {key: value for key, value in added.labels.items() if key != index or not is_launcher}
+        return Additions(labels=kept)
     labels = {
         f"{_TRAINING}/operator-name": "mpi-operator",
         f"{_TRAINING}/job-name": job.name,
-        f"{_TRAINING}/job-role": replicas.kind.lower(),
+        f"{_TRAINING}/job-role": _kind_of(job.path[2]).lower(),
     }
     also_worker = job.spec.get("runLauncherAsWorker") is True
     if also_worker or not is_launcher:
-        labels[f"{_TRAINING}/replica-index"] = "1" if also_worker and not is_launcher else "0"
+        labels[index] = "1" if also_worker and not is_launcher else "0"
     if not is_launcher:
         return Additions(labels=labels)
     return Additions(labels=labels | job_labels(f"{job.name}-launcher", {}), owner=_JOB)
@@ -308,13 +289,23 @@ def _leader_worker_set(workload: _Workload) -> Additions | None:
 OPERATORS: Final[Mapping[tuple[str, str], Callable[[_Workload], Additions | None]]] = {
     # training-operator v1.9.0 pkg/controller.v1: pytorch/envvar.go, pytorch/elastic.go,
     # tensorflow/tensorflow.go, tensorflow/util.go, xgboost/xgboost.go, jax/envvar.go, paddlepaddle/envvar.go
-    ("kubeflow.org", "PyTorchJob"): _training_job("pytorchReplicaSpecs", _py_torch_job),
-    ("kubeflow.org", "TFJob"): _training_job("tfReplicaSpecs", _tf_job),
-    ("kubeflow.org", "XGBoostJob"): _training_job("xgbReplicaSpecs", _xg_boost_job),
-    ("kubeflow.org", "JAXJob"): _training_job("jaxReplicaSpecs", _jax_job),
-    ("kubeflow.org", "PaddleJob"): _training_job("paddleReplicaSpecs", _paddle_job),
+    ("kubeflow.org", "PyTorchJob"): _training_job("pytorchReplicaSpecs", _py_torch_variables, or_worker=True),
+    ("kubeflow.org", "TFJob"): _training_job(
+        "tfReplicaSpecs",
+        _tf_variables,
+        masters=("Chief", "Master"),
+        or_worker=True,
+        only_container="tensorflow",
+    ),
+    ("kubeflow.org", "XGBoostJob"): _training_job("xgbReplicaSpecs", _Replicas.world),
+    ("kubeflow.org", "JAXJob"): _training_job(
+        "jaxReplicaSpecs", lambda replicas: {"NUM_PROCESSES": str(replicas.total)}, or_worker=True
+    ),
+    ("kubeflow.org", "PaddleJob"): _training_job(
+        "paddleReplicaSpecs", lambda replicas: {"PADDLE_NNODES": str(replicas.total)}
+    ),
     # the same, mpi; mpi-operator v0.8.0 pkg/controller/mpi_job_controller.go
-    ("kubeflow.org", "MPIJob"): _training_job("mpiReplicaSpecs", _mpi_job),
+    ("kubeflow.org", "MPIJob"): _mpi_job,
     # JobSet v0.12.0 pkg/controllers/jobset_controller.go
     ("jobset.x-k8s.io", "JobSet"): _job_set,
     # LeaderWorkerSet v0.10.0 pkg/controllers/leaderworkerset_controller.go, pod_controller.go
@@ -354,5 +345,4 @@ def scheduler_of(holder: Mapping[str, Any], path: Place, spec: Mapping[str, Any]
     return name if isinstance(name, str) else ""
 
 
-_RAY_SCHEDULERS: Final = {"scheduler-plugins": "scheduler-plugins-scheduler"}
-"""Names of schedulers that differ from KubeRay's name of the plugin."""
+_RAY_SCHEDULERS: Final = {"scheduler-plugins": "scheduler-plugins-scheduler"}  # by KubeRay's name of a plugin

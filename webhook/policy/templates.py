@@ -6,20 +6,19 @@ structure: any object with a list of containers is a pod spec, in a JobSet or an
 
 import difflib
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from kai.gpu_resources import is_nothing, names_gpu
-from service.documents import Place
 from service.text import LONGEST_VALUE, one_line, quoted
 from webhook.policy.operators import (
     HASH,
     STATEFUL_SET_POD,
     UID,
     Additions,
+    Place,
     additions_of,
     group_of,
     job_labels,
@@ -30,51 +29,37 @@ from webhook.policy.operators import (
 )
 from webhook.policy.pod_parts import as_list, as_map, as_maps, texts
 
-_DEEPEST: Final = 60
-"""Levels of nesting that are searched; real manifests nest less than half as deep."""
-_LONGEST_KEY: Final = 40
-_MOST_COMPARED: Final = 100
-"""Keys that a missing one is compared with; each comparison takes 20 µs."""
+_DEEPEST: Final = 60  # levels of nesting that are searched; real manifests nest less than half as deep
 _NAME_SHOWN: Final = 63
 
 
-@dataclass(frozen=True, slots=True)
-class WorkloadKind:
+class WorkloadKind(NamedTuple):
     """A built-in kind that holds a pod or a pod template."""
 
-    groups: frozenset[str]
-    """The API groups of the kind, today's and former ones."""
-    template: tuple[str, ...]
-    """Path of the object with the pod's `metadata` and `spec`; empty for a Pod."""
-    between: str = ""
-    """Kind of the objects between the workload and its pods; empty if there are none."""
+    group: str
+    template: tuple[str, ...]  # path of the object with the pod's `metadata` and `spec`; empty for a Pod
+    between: str = ""  # kind of the objects between the workload and its pods; empty if there are none
     labels: Callable[[str, Mapping[str, Any]], Mapping[str, str]] = lambda _name, _spec: {}
     """The labels that the controller adds to a pod, by the workload's name and spec."""
-
-    @property
-    def group(self) -> str:
-        """Today's API group."""
-        return min(self.groups)
 
 
 def _cron_job_labels(name: str, spec: Mapping[str, Any]) -> dict[str, str]:
     return job_labels(f"{name}-0", as_map(as_map(spec.get("jobTemplate")).get("spec")))
 
 
-_CORE, _APPS, _BATCH = frozenset({""}), frozenset({"apps", "extensions"}), frozenset({"batch"})
 _TEMPLATE: Final = ("spec", "template")
 _OF_DEPLOYMENT: Final = {"pod-template-hash": HASH}
 _OF_DAEMON_SET: Final = {"controller-revision-hash": HASH, "pod-template-generation": "1"}
 
 WORKLOADS: Final[Mapping[str, WorkloadKind]] = {
-    "Pod": WorkloadKind(_CORE, ()),
-    "ReplicationController": WorkloadKind(_CORE, _TEMPLATE),
-    "Deployment": WorkloadKind(_APPS, _TEMPLATE, "ReplicaSet", lambda _name, _spec: _OF_DEPLOYMENT),
-    "ReplicaSet": WorkloadKind(_APPS, _TEMPLATE),
-    "StatefulSet": WorkloadKind(_APPS, _TEMPLATE, "", stateful_set_labels),
-    "DaemonSet": WorkloadKind(_APPS, _TEMPLATE, "", lambda _name, _spec: _OF_DAEMON_SET),
-    "Job": WorkloadKind(_BATCH, _TEMPLATE, "", job_labels),
-    "CronJob": WorkloadKind(_BATCH, ("spec", "jobTemplate", *_TEMPLATE), "Job", _cron_job_labels),
+    "Pod": WorkloadKind("", ()),
+    "ReplicationController": WorkloadKind("", _TEMPLATE),
+    "Deployment": WorkloadKind("apps", _TEMPLATE, "ReplicaSet", lambda _name, _spec: _OF_DEPLOYMENT),
+    "ReplicaSet": WorkloadKind("apps", _TEMPLATE),
+    "StatefulSet": WorkloadKind("apps", _TEMPLATE, "", stateful_set_labels),
+    "DaemonSet": WorkloadKind("apps", _TEMPLATE, "", lambda _name, _spec: _OF_DAEMON_SET),
+    "Job": WorkloadKind("batch", _TEMPLATE, "", job_labels),
+    "CronJob": WorkloadKind("batch", ("spec", "jobTemplate", *_TEMPLATE), "Job", _cron_job_labels),
 }
 """The built-in kinds that make pods, by kind."""
 
@@ -100,11 +85,6 @@ _MAKES_NONE: Final = re.compile(r"Cluster[A-Z].*|.*Template|TrainingRuntime|Serv
 such as ClusterTrainingRuntime (Trainer v2), ServingRuntime (KServe), WorkflowTemplate (Argo)."""
 
 
-def is_cluster_scoped(kind: str) -> bool:
-    """Whether an object of a kind without pods is in no namespace."""
-    return kind.startswith("Cluster") or kind in ("Namespace", "Node", "PersistentVolume", "ComponentStatus")
-
-
 def makes_no_pods(api_version: str, kind: str) -> bool:
     """Whether an object of a kind makes no pods. A Workload of Kueue is a copy of a job's templates."""
     group = group_of(api_version)
@@ -122,14 +102,10 @@ def kind_problem(api_version: str, kind: str) -> str | None:
     problem = f"{quoted(api_version)} has no kind {one_line(kind, LONGEST_VALUE)}"
     workload = WORKLOADS.get(kind)
     if workload is not None:
-        is_known = group_of(api_version) in workload.groups
+        is_known = group_of(api_version) == workload.group
         return None if is_known else f'{problem}; its API group is "{workload.group}"'
     near = difflib.get_close_matches(kind[:LONGEST_VALUE], [*WORKLOADS, *_WITHOUT_PODS], n=1)
     return f"{problem}; the nearest kind is {near[0]}" if near else problem
-
-
-KUSTOMIZE_FILES: Final = ("kustomization.yaml", "kustomization.yml", "Kustomization")
-"""Files that kustomize reads (api/konfig), in which `kind` and `apiVersion` may be missing."""
 
 
 def is_kustomization(api_version: str, kind: str) -> bool:
@@ -140,17 +116,12 @@ def is_kustomization(api_version: str, kind: str) -> bool:
 def workload_kind(api_version: str, kind: str) -> WorkloadKind | None:
     """Return the built-in kind of an object; None for other kinds. A missing apiVersion matches."""
     workload = WORKLOADS.get(kind)
-    is_known = workload and (not api_version or group_of(api_version) in workload.groups)
+    is_known = workload and (not api_version or group_of(api_version) == workload.group)
     return workload if is_known else None
 
 
 class TemplateError(ValueError):
     """A built-in workload has no readable pod template; the message is one line."""
-
-    def __init__(self, message: str, place: Place) -> None:
-        """Create the error; `place` is the part of the document to show to the user."""
-        super().__init__(message)
-        self.place = place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,38 +130,20 @@ class FoundPod:
 
     kind: str
     api_version: str
-    name: str
-    """Of the innermost object that contains the template."""
-    namespace: str
-    """Namespace of the outermost object; empty if there is none."""
-    outer_labels: Mapping[str, str]
-    """Labels of the outermost object, whose queue label KAI prefers to the pod's."""
-    path: str
-    """Path of the template in that object; empty for a Pod."""
-    template: dict[str, Any]
-    """`metadata` and `spec`, as written."""
-    place: Place = ()
-    """Place of `template` in the document; of its `spec` for a bare pod spec."""
-    is_built_in: bool = False
-    """Whether the template is that of a built-in kind, so that the API server checks it."""
-    additions: Additions | None = None
-    """What the workload's controller adds to the pod; None if it is not known."""
-    owner: str = ""
-    """Kind and name of an object's owner in a cluster, if no template of that owner was explained."""
-    is_sample: bool = False
-    """Whether a live pod stands for all pods of `owner`, as the newest of them."""
-    claim_templates: Sequence[str] = ()
-    """Names of a StatefulSet's `volumeClaimTemplates`, for which its controller adds volumes to the pod."""
-    scheduler: str = ""
-    """The scheduler that the workload names in a field of its own, and its controller writes to the pod."""
+    name: str  # of the innermost object that contains the template
+    namespace: str  # of the outermost object; empty if there is none
+    outer_labels: Mapping[str, str]  # of the outermost object, whose queue label KAI prefers to the pod's
+    path: str  # of the template in that object; empty for a Pod
+    template: dict[str, Any]  # `metadata` and `spec`, as written
+    is_built_in: bool = False  # whether it is that of a built-in kind, so that the API server checks it
+    additions: Additions | None = None  # what the workload's controller adds to the pod; None if not known
+    claim_templates: Sequence[str] = ()  # names of a StatefulSet's `volumeClaimTemplates`
+    scheduler: str = ""  # that the workload names in a field of its own, and its controller writes to the pod
 
     @property
     def title(self) -> str:
-        """The title in reports: kind, name, owner in a cluster, and path of the template."""
-        if self.is_sample:
-            return f"{self.owner}, by its newest pod {self.name}"
-        owner = f" of {self.owner}" if self.owner else ""
-        return f"{self.kind} {self.name or '(no name)'}{owner}{', ' if self.path else ''}{self.path}"
+        """The title in reports: kind, name and path of the template."""
+        return f"{self.kind} {self.name or '(no name)'}{', ' if self.path else ''}{self.path}"
 
     @property
     def has_unknown_names(self) -> bool:
@@ -203,12 +156,10 @@ class FoundPod:
     def as_created(self, namespace: str) -> dict[str, Any]:
         """Return the pod as the workload's controller would create it, with its name, owner and additions.
 
-        Of a template's metadata controllers use the labels and annotations (GetPodFromTemplate in Kubernetes
-        1.36 pkg/controller/controller_utils.go); they name the pods themselves. A StatefulSet names its pods,
-        their hosts and claims (pkg/controller/statefulset/stateful_set_utils.go, newStatefulSetPod,
-        updateStorage). The uid and the hash of the owner are stand-ins. `blockOwnerDeletion` is left out,
-        since the plugin OwnerReferencesPermissionEnforcement asks for a right to the owner because of it
-        (seen on 1.30 and 1.36).
+        Controllers name pods, and use the labels and annotations of a template's metadata (Kubernetes 1.36
+        controller_utils.go, GetPodFromTemplate). A StatefulSet names its pods, their hosts and claims
+        (stateful_set_utils.go). The owner's uid and hash are stand-ins. `blockOwnerDeletion` is left out: for
+        it, OwnerReferencesPermissionEnforcement asks for a right to the owner (seen on 1.30 and 1.36).
         """
         metadata = dict(self.template.get("metadata") or {})
         pod = {"apiVersion": "v1", "kind": "Pod", **self.template, "metadata": metadata}
@@ -252,29 +203,11 @@ class FoundPod:
         return {**spec, "hostname": pod_name} | ({"volumes": [*claims, *others]} if claims else {})
 
 
-def find_pods(document: Any, place: Place = (), *, most: int | None = None) -> list[FoundPod]:
-    """Return the pods and pod templates of one object, in order, at most `most`; `place` is the object's.
-
-    Raises:
-        TemplateError: the object is of a built-in kind, and its pod template cannot be read.
-    """
+def find_pods(document: Any, *, most: int | None = None) -> list[FoundPod]:
+    """Return the pods and templates of one object, in order, at most `most`; or raise TemplateError."""
     if workload := workload_kind(_text(document, "apiVersion"), _text(document, "kind")):
-        return [_built_in(document, workload, place, document)]
-    return list(islice(_walk(document, document, (), place, document), most))
-
-
-def gpu_requests(node: Any, templates: Collection[Place], place: Place, path: Place = ()) -> Iterator[str]:
-    """Yield the paths outside of the templates of pods at which an object names a GPU resource."""
-    if len(path) > _DEEPEST or place in templates:
-        return
-    children: Iterator[tuple[str | int, Any]] = enumerate(as_list(node))
-    if isinstance(node, dict):
-        children = ((str(key), child) for key, child in node.items())
-    for key, child in children:
-        is_amount = isinstance(child, int | float | str) and not is_nothing(child)
-        if is_amount and isinstance(key, str) and "/" in key and names_gpu(key):
-            yield f"{'.'.join(map(str, path))}: {key}"
-        yield from gpu_requests(child, templates, (*place, key), (*path, key))
+        return [_built_in(document, workload, document)]
+    return list(islice(_walk(document, document, (), 0, document), most))
 
 
 def _text(document: dict[str, Any], key: str) -> str:
@@ -286,38 +219,26 @@ def _name(document: dict[str, Any]) -> str:
     return _text(metadata, "name") or _text(metadata, "generateName")
 
 
-def _checked_template(document: dict[str, Any], workload: WorkloadKind, place: Place) -> dict[str, Any]:
+def _checked_template(document: dict[str, Any], workload: WorkloadKind) -> dict[str, Any]:
     """Return a workload's pod template with at least one container; `TemplateError` if it has none."""
     title = f"{_text(document, 'kind')} {one_line(_name(document), _NAME_SHOWN) or '(no name)'}"
     path = (*workload.template, "spec", "containers")
     node: Any = document
     template = document
-
-    def wrong(problem: str, *at: str | int) -> TemplateError:
-        return TemplateError(f"{title}: {problem}", (*place, *at))
-
     for index, key in enumerate(path):
-        above = path[:index]
-        template = node if above == workload.template else template
+        template = node if index == len(workload.template) else template
         if not isinstance(node, dict):
-            raise wrong(f"{'.'.join(above) or 'the object'} must be a map", *above)
+            raise TemplateError(f"{title}: {'.'.join(path[:index]) or 'the object'} must be a map")
         if node.get(key) is None:
-            missing = f"{'.'.join((*above, key))} is missing"
-            near = difflib.get_close_matches(
-                key, [str(other)[:_LONGEST_KEY] for other in islice(node, _MOST_COMPARED)], n=1
-            )
-            if near and near[0] in node and near[0] != key:
-                raise wrong(f"{missing}; {quoted(near[0])} is probably a misspelling of it", *above, near[0])
-            raise wrong(missing, *above)
+            raise TemplateError(f"{title}: {'.'.join(path[: index + 1])} is missing")
         node = node[key]
     if not isinstance(node, list) or not node:
-        raise wrong(f"{'.'.join(path)} must be a list with at least one container", *path)
+        raise TemplateError(f"{title}: {'.'.join(path)} must be a list with at least one container")
     for index, container in enumerate(node):
         if not isinstance(container, dict):
-            raise wrong(f"{'.'.join(path)}[{index}] must be a map", *path, index)
+            raise TemplateError(f"{title}: {'.'.join(path)}[{index}] must be a map")
     if not _is_map_or_absent(template.get("metadata")):
-        metadata = (*workload.template, "metadata")
-        raise wrong(f"{'.'.join(metadata)} must be a map", *metadata)
+        raise TemplateError(f"{title}: {'.'.join((*workload.template, 'metadata'))} must be a map")
     return template
 
 
@@ -325,18 +246,15 @@ def _is_map_or_absent(value: Any) -> bool:
     return value is None or isinstance(value, dict)
 
 
-def _built_in(
-    holder: dict[str, Any], workload: WorkloadKind, place: Place, outermost: dict[str, Any]
-) -> FoundPod:
+def _built_in(holder: dict[str, Any], workload: WorkloadKind, outermost: dict[str, Any]) -> FoundPod:
     """Return the pod of an object of a built-in kind; raise as `_checked_template`."""
-    template = _checked_template(holder, workload, place)
+    template = _checked_template(holder, workload)
     spec = as_map(holder.get("spec"))
     return _pod(
         holder,
         outermost,
         template={key: template[key] for key in ("metadata", "spec") if key in template},
         path=".".join(workload.template),
-        place=(*place, *workload.template),
         is_built_in=True,
         additions=Additions(labels=workload.labels(_name(holder), spec)),
         claim_templates=[_name(claim) for claim in as_maps(spec.get("volumeClaimTemplates"))],
@@ -357,54 +275,52 @@ def _pod(holder: dict[str, Any], outermost: dict[str, Any], **fields: Any) -> Fo
 
 
 def _walk(
-    node: Any, holder: dict[str, Any], path: Place, place: Place, outermost: dict[str, Any]
+    node: Any, holder: dict[str, Any], path: Place, depth: int, outermost: dict[str, Any]
 ) -> Iterator[FoundPod]:
     """Yield the pods below a node of the outermost object.
 
-    Its `holder` is the innermost object with a kind that contains it. `path` is its place in the holder, with
-    an empty first item in an embedded object, and `place` its place in the document.
+    Its `holder` is the innermost object with a kind that contains it, and `path` its place in the holder.
     """
-    if len(place) > _DEEPEST:
+    if depth > _DEEPEST:
         return
     if isinstance(node, list):
         for index, item in enumerate(node):
-            yield from _walk(item, holder, (*path, index), (*place, index), outermost)
+            yield from _walk(item, holder, (*path, index), depth + 1, outermost)
         return
     if not isinstance(node, dict):
         return
     if path and isinstance(node.get("kind"), str) and isinstance(node.get("apiVersion"), str):
-        holder, path = node, ("",)  # an embedded object, as in AppWrapper and ManifestWork
+        holder, path = node, ()  # an embedded object, as in AppWrapper and ManifestWork
         if makes_no_pods(node["apiVersion"], node["kind"]):
             return
         if workload := workload_kind(_text(node, "apiVersion"), _text(node, "kind")):
             with suppress(TemplateError):  # a reference to an object, or a part of one
-                yield _built_in(node, workload, place, outermost)
+                yield _built_in(node, workload, outermost)
                 return
-    template, is_bare = _template(node, is_root=path in ((), ("",)))
+    template = _template(node, is_root=node is holder)
     if template is not None:
         is_pod = node is holder and node.get("kind") == "Pod"
         yield _pod(
             holder,
             outermost,
             template=template,
-            path="" if is_pod else ".".join(filter(None, map(str, path))) or "spec",
-            place=place if template["spec"] is node or not is_bare else (*place, "spec"),
-            additions=None if is_pod else additions_of(holder, tuple(part for part in path if part != "")),
+            path="" if is_pod else ".".join(map(str, path)) or "spec",
+            additions=None if is_pod else additions_of(holder, path),
             scheduler="" if is_pod else scheduler_of(holder, path, as_map(template.get("spec"))),
         )
         return
     for key, child in node.items():
-        yield from _walk(child, holder, (*path, str(key)), (*place, key), outermost)
+        yield from _walk(child, holder, (*path, str(key)), depth + 1, outermost)
 
 
-def _template(node: dict[str, Any], *, is_root: bool) -> tuple[dict[str, Any] | None, bool]:
-    """Return metadata and spec of a pod, a pod template or a bare pod spec, and whether it is a bare one."""
+def _template(node: dict[str, Any], *, is_root: bool) -> dict[str, Any] | None:
+    """Return metadata and spec of a pod, a pod template or a bare pod spec."""
     spec = node.get("spec")
     if not _is_pod_spec(spec):
-        return ({"spec": node}, True) if _is_pod_spec(node) else (None, False)
+        return {"spec": node} if _is_pod_spec(node) else None
     if _is_map_or_absent(node.get("metadata")) and (not is_root or node.get("kind") == "Pod"):
-        return {key: node[key] for key in ("metadata", "spec") if key in node}, False
-    return {"spec": spec}, True  # the root's metadata belongs to the workload
+        return {key: node[key] for key in ("metadata", "spec") if key in node}
+    return {"spec": spec}  # the root's metadata belongs to the workload
 
 
 def _is_pod_spec(node: Any) -> bool:

@@ -7,18 +7,16 @@ from typing import Any
 import pytest
 
 from console.cluster.facts import ServedKind
-from console.explain.explainer import ExplainedPod, Explainer
-from console.explain.live_workloads import explain_object, template_position
-from console.explain.pod_documents import as_new, asked_now
+from console.explain.explainer import ExplainedPod, Explainer, as_new, asked_now
+from console.explain.live_workloads import explain_object
 from kube.kinds import FullMeta
-from tests.console.explain.test_operators import JOBS, TEMPLATE, Build
 from tests.support.live_objects import live_pod
 from tests.support.pods import container, folder_from
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.reasons import Reason
-from webhook.policy.templates import find_pods
 
+QUEUE = "kai.scheduler/queue"
 PODS = ServedKind(group="", version="v1", kind="Pod", resource="pods", is_namespaced=True)
 
 
@@ -113,59 +111,34 @@ def test_a_tried_policy_holds_for_what_a_changed_pod_requested_before(
 
 
 def test_what_a_pod_asks_for() -> None:
-    assert str(asked_now(json.dumps(live_pod("whole")).encode())) == "1 GPU"
-    assert (
-        str(asked_now(b'{"metadata": {}, "spec": {"containers": 3}}')) == "0 GPUs and 1 request not counted"
-    )
-
-
-@pytest.mark.parametrize("case", JOBS, ids=lambda case: case[0])
-def test_the_template_of_every_pod_of_an_operator(case: tuple[str, Build, str]) -> None:
-    job = case[1](TEMPLATE)
-    templates = find_pods(job.manifest)
-    position_of = template_position(templates)
-    for path, pod in job.pods:
-        position = position_of(pod["metadata"].get("labels", {}))
-        assert position is not None
-        assert templates[position].path == path
-
-
-def test_templates_that_no_label_tells_apart() -> None:
-    (template,) = find_pods({"kind": "Deployment", "spec": {"template": TEMPLATE}})
-    assert template_position([template, template])({"app": "web"}) is None
-
-
-def recorded_pods() -> list[tuple[str, dict[str, Any]]]:
-    """Return the recorded pods of tenants under several releases of KAI, with their titles."""
-    folder = folder_from("KAISHARE_FIXTURES", "the recorded objects of live clusters")
-    pods = []
-    for path in sorted(folder.glob("kai-live-*/*.json")):
-        document = json.loads(path.read_text(encoding="utf-8"))
-        items = document.get("items", [document]) if isinstance(document, dict) else []
-        for item in items:
-            if item.get("kind") == "Pod" and "kai.scheduler/queue" in item["metadata"].get("labels", {}):
-                pods.append((f"{path.parent.name}/{path.stem}/{item['metadata']['name']}", item))  # noqa: PERF401
-    return pods
+    for pod, words in (
+        (json.dumps(live_pod("whole")).encode(), "1 GPU"),
+        (b'{"metadata": {}, "spec": {"containers": 3}}', "0 GPUs and 1 request not counted"),
+    ):
+        assert str(asked_now(pod)) == words
 
 
 def test_no_recorded_pod_of_kai_is_refused_as_a_new_one() -> None:
     """KAI's own labels, annotations and nodes do not belong to a new pod."""
-    pods = recorded_pods()
+    folder = folder_from("KAISHARE_FIXTURES", "the recorded objects of live clusters")
+    documents = [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("kai-live-*/*.json"))]
+    items = [item for each in documents if isinstance(each, dict) for item in each.get("items", [each])]
+    pods = [
+        each for each in items if each.get("kind") == "Pod" and QUEUE in each["metadata"].get("labels", {})
+    ]
     assert len(pods) >= 20
-    bound = 0
-    for title, pod in pods:
+    assert any("nodeName" in pod["spec"] for pod in pods)
+    for pod in pods:
         metadata = pod["metadata"]
-        queue = metadata["labels"]["kai.scheduler/queue"]
-        labels = {"kai.scheduler/queue": queue, "kaishare.dev/mode": "enforce"}
+        labels = {QUEUE: metadata["labels"][QUEUE], "kaishare.dev/mode": "enforce"}
         policy = NamespacePolicy.from_labels(metadata["namespace"], labels)
         assert policy is not None
         explainer = Explainer("default", {metadata["namespace"]: policy}, DecisionSettings())
         identity = FullMeta(metadata["name"], metadata["namespace"], metadata.get("uid", ""))
-        (item,) = explain_object(explainer, PODS, identity, json.dumps(pod).encode(), "")
-        assert isinstance(item, ExplainedPod), title
-        assert item.verdict is not None, title
-        refused = [denial.reason for denial in item.verdict.denials]
-        assert refused in ([], [Reason.WRONG_SCHEDULER]), title
-        assert item.mutation.decision.reason is not Reason.NODE_NAME_SET, title
-        bound += "nodeName" in pod["spec"]
-    assert bound
+        (item,) = explain_object(explainer, PODS, identity, json.dumps(pod).encode(), None)
+        assert isinstance(item, ExplainedPod)
+        assert item.verdict is not None
+        assert [each.reason for each in item.verdict.denials] in ([], [Reason.WRONG_SCHEDULER]), metadata[
+            "name"
+        ]
+        assert item.mutation.decision.reason is not Reason.NODE_NAME_SET

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.markers import nightly, sampled
+from tests.support.markers import nightly
 from tests.support.standard_streams import NOT_READ, PATIENCE_SECONDS, ROOT, process_with
 
 DENIED = """
@@ -17,7 +17,6 @@ metadata: {name: a, namespace: team}
 spec: {containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: "4"}}}]}
 ---
 """
-GOOD = DENIED.replace(', resources: {limits: {nvidia.com/gpu: "4"}}', "")
 EXPLAIN = (
     "-m console explain --namespace team --label kai.scheduler/queue=q --label kaishare.dev/mode=enforce"
     " --label kaishare.dev/max-gpu-fraction=0.5 --filename"
@@ -29,32 +28,30 @@ EXPLAIN = (
     [
         (NOT_READ, 1),
         nightly(("2>&-", 1)),
-        nightly((">/dev/full 2>&1", 2)),
         (">&- 2>&- <&-", 2),
-        *sampled([(f"{streams} 2>ERRORS -o {output}", 2) for output in ("text", "json", "patch") for streams in (">&-", ">/dev/full")], 3),
+        (">&- 2>ERRORS", 2),
+        (">/dev/full 2>ERRORS", 2),
     ],
-)  # fmt: skip
+)
 def test_explain_of_denied_pods_with(streams: str, status: int, tmp_path: Path) -> None:
     (tmp_path / "pods.yaml").write_text(DENIED)
     errors = tmp_path / "errors"
-    streams, _, output = streams.replace("ERRORS", str(errors)).partition(" -o ")
-    command = (*EXPLAIN.split(), str(tmp_path / "pods.yaml"), *(("-o", output) if output else ()))
-    with process_with(streams, *command) as process:
+    command = (*EXPLAIN.split(), str(tmp_path / "pods.yaml"))
+    with process_with(streams.replace("ERRORS", str(errors)), *command) as process:
         assert process.wait(PATIENCE_SECONDS) == status
-    assert not output or re.fullmatch(r"kaishare: standard output: .+\n", errors.read_text())
+    if "ERRORS" in streams:
+        assert re.fullmatch(r"kaishare: standard output: .+\n", errors.read_text())
 
 
-@pytest.mark.parametrize("output", sampled(["text", "json", "patch"], 3))
-@pytest.mark.parametrize(("pod", "status"), [(GOOD, 0), (DENIED, 1)])
-def test_a_closed_pipe_keeps_the_status(output: str, pod: str, status: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("output", ["text", nightly("json")])
+def test_a_closed_pipe_keeps_the_status(output: str, tmp_path: Path) -> None:
     """`explain … | head -1`; the output is longer than a pipe holds."""
-    (tmp_path / "pods.yaml").write_text(pod * 300)
+    (tmp_path / "pods.yaml").write_text(DENIED * 300)
     command = [sys.executable, *EXPLAIN.split(), str(tmp_path / "pods.yaml"), "-o", output]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline()
         process.stdout.close()
-        errors = process.stderr.read()
-        assert b"Traceback" not in errors
-        assert process.wait(PATIENCE_SECONDS) == status
+        assert b"Traceback" not in process.stderr.read()
+        assert process.wait(PATIENCE_SECONDS) == 1

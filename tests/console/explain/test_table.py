@@ -59,7 +59,6 @@ def test_no_two_rows_are_equal(run: Run) -> None:
 
 
 VLLM = bare(gpu_container(command=["vllm", "serve", "M"]), name="vllm")
-RANK = bare(gpu_container(env=[{"name": "WORLD_SIZE", "value": "2"}]), name="rank")
 
 
 @pytest.mark.parametrize(
@@ -68,7 +67,6 @@ RANK = bare(gpu_container(env=[{"name": "WORLD_SIZE", "value": "2"}]), name="ran
         (FIVE[3], "enforce", r"denied +1 GPU +opt-out-denied +-\n1 pod: 1 denied\.\n"),
         (FIVE[0], "observe", r"observed +0\.25 +whole-gpu-converted"),
         (VLLM, "default", r"whole-gpu-converted +2\n1 pod: 1 changed; 1 with warnings\."),
-        (RANK, "default", r"; 1 of distributed jobs\."),
     ],
 )
 def test_what_a_row_and_the_sums_tell(run: Run, document: object, mode: str, row: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from console.cli import main
-from console.render.expressions import VALUES, WORDS
+from console.render.expressions import CONSTANTS, VALUES, WORDS
 from console.render.policy_manifests import (
     MUTATING,
     NAME,
@@ -47,7 +47,7 @@ def test_every_value_of_the_tables_is_used() -> None:
     used = set(re.findall(r"\$\{(\w+)\}", templates()))
     reasons = {reason.name for reason in Reason}
     keys_of_labels = {name for name in VALUES if name.endswith("Key")}  # made for each label that is read
-    assert VALUES.keys() - used <= reasons | keys_of_labels | WORDS.keys()
+    assert VALUES.keys() - used - CONSTANTS.keys() <= reasons | keys_of_labels | WORDS.keys()
     decided = {reason for reason in Reason if reason.group in (Group.SHARE, Group.SIZE)} - NOT_DECIDED
     assert {reason.name for reason in decided} <= used
 
@@ -99,9 +99,6 @@ def test_a_variable_reads_only_those_before_it() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--as mutatingadmissionpolicy --kube-version v1.33.4", "Kubernetes 1.33 does not serve these policies; they need 1.36"),
-        ("--as validatingadmissionpolicy --kube-version 1.35", "Kubernetes 1.35 does not serve these policies"),
-        ("--as mutatingadmissionpolicy --kube-version 2", '"2" is not a release of Kubernetes; allowed: such as 1.36'),
         ("--as mutatingadmissionpolicy --default-mode enforce", '"enforce" is not allowed'),
         ("--as mutatingadmissionpolicy --default-priority-class x'||true||'", "the name of a PriorityClass"),
         ('--as mutatingadmissionpolicy --default-priority-class x"', "the name of a PriorityClass"),
@@ -126,6 +123,6 @@ def test_the_command_prints_the_objects(capsys: pytest.CaptureFixture[str]) -> N
         default_priority_class="usual", excluded_namespaces=frozenset({"a", "b"}),
     )  # fmt: skip
     for kind, file in (("mutatingadmissionpolicy", MUTATING), ("validatingadmissionpolicy", VALIDATING)):
-        words = f"render --as {kind} --kube-version 1.36 --default-priority-class usual {options}"
+        words = f"render --as {kind} --default-priority-class usual {options}"
         assert main(words.split()) == 0
         assert capsys.readouterr().out == text_of(file, rules)
