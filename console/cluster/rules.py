@@ -4,7 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from kai import keys
 from kai.installation import NAMESPACE, Installation
@@ -16,11 +16,18 @@ from service.text import joined, listed, one_line
 LIST_QUEUES: Final = "kubectl get queues.scheduling.run.ai"
 
 
+FaultCode = Literal[
+    "queue-missing", "queue-not-leaf", "queue-without-parent", "gpu-sharing-off", "webhook-unreachable",
+    "kai-admission-missed",
+]  # fmt: skip
+"""The codes of `why` that are faults of an installation; docs/troubleshooting.md explains each."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """What keeps pods from being scheduled, and the remedy."""
 
-    code: str  # the code of `why`, which docs/troubleshooting.md explains
+    code: FaultCode
     sentence: str
     remedy: str  # an imperative without a capital and a full stop
     command: str = ""

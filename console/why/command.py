@@ -17,7 +17,6 @@ from service.command import (
     UsageError,
     add_namespace,
     columns_of,
-    output_has_colour,
     read_by,
     write_document,
     write_lines,
@@ -74,11 +73,10 @@ def run(arguments: argparse.Namespace) -> int:
         untold = "no Event tells of it" if evidence.are_events_read else "not all Events could be read"
         raise UsageError(f"{evidence.kind} {evidence.name} does not exist {place}, and {untold}")
     answer = explain(evidence)
-    columns, colour = columns_of(sys.stdout), output_has_colour()
     if arguments.output == "json":
         write_document(as_json(answer))
     else:
-        write_lines(as_text(answer, columns=columns, colour=colour, program=arguments.program))
+        write_lines(as_text(answer, columns=columns_of(sys.stdout), program=arguments.program))
     return UNUSABLE if is_missing else int(not answer.is_fine)
 
 

@@ -20,7 +20,7 @@ from console.why.causes.nodes import more_room, unschedulable
 from console.why.causes.queues import full_queue, unexplained, unusable_queue
 from console.why.causes.unscheduled import guarded, is_in_kai, outside_kai
 from console.why.evidence import PodEvidence, waited
-from console.why.explanation import Code, Explanation, PodFinding
+from console.why.explanation import Explanation, PodFinding
 from console.why.story import tell_story
 from kai import keys
 from kube.kinds import Pod
@@ -47,7 +47,7 @@ def explain(evidence: PodEvidence) -> Explanation:
     findings = list(_findings(evidence))
     if pod is not None and not evidence.is_kai_served:
         findings = list(map(_without_host_commands, findings))
-        host = finding(evidence, Code.UNDECIDED, "", "ask-host-why").remedies
+        host = finding(evidence, "undecided", "", "ask-host-why").remedies
         findings[0] = replace(findings[0], remedies=[*findings[0].remedies, *host])
     return Explanation(
         namespace=evidence.namespace,
@@ -79,11 +79,11 @@ def _findings(evidence: PodEvidence) -> Iterator[PodFinding]:
     if pod is None:
         yield why_no_pod(evidence)
     elif pod.status.phase == "Succeeded":
-        yield finding(evidence, Code.SUCCEEDED, "all containers have ended without an error")
+        yield finding(evidence, "succeeded", "all containers have ended without an error")
     elif pod.status.phase == "Failed":
         yield failed(evidence, pod)
     elif pod.metadata.deletion_timestamp:
-        yield finding(evidence, Code.TERMINATING, "the pod is being deleted", "wait-for-end")
+        yield finding(evidence, "terminating", "the pod is being deleted", "wait-for-end")
     elif not pod.is_bound:
         is_ours = is_in_kai(pod, evidence.scheduler)
         of_claim = waits_for_devices(evidence, pod)
@@ -118,7 +118,7 @@ def _undecided(evidence: PodEvidence, pod: Pod, what: str) -> PodFinding:
     names = [f"queue {evidence.queue_name}"] if evidence.queue_name else []
     names += [f"node pool {pool}"] if pool else []
     acts = ["check-names", "ask-why"] if names else ["ask-why"]
-    return finding(evidence, Code.UNDECIDED, what, *acts, names=", ".join(names))
+    return finding(evidence, "undecided", what, *acts, names=", ".join(names))
 
 
 def _without_host_commands(cause: PodFinding) -> PodFinding:

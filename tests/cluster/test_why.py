@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from console.why.explanation import Code
+from console.why.explanation import CODES
 from console.why.reader import MOST_REQUESTS
 from kube.answers import ApiError
 from kube.client import KubeClient
@@ -60,7 +60,7 @@ class Ended:
     @property
     def code(self) -> str:
         """The code of the cause in a JSON answer."""
-        match = re.search(rf'"code": ?"({"|".join(Code)})"', self.console.out)
+        match = re.search(rf'"code": ?"({"|".join(CODES)})"', self.console.out)
         assert match, self.text
         return match[1]
 
@@ -224,6 +224,6 @@ async def test_an_account_with_the_role_edit_is_told_what_the_api_server_answers
     edit = await site.why(EDIT, "train-1", "-o", "json")
     assert "Queue vision" in edit.text, "an object that is not visible is named by what the pod names"
     administrator = await site.why(ADMINISTRATOR, "train-1", "-o", "json")
-    assert edit.code == administrator.code == Code.NO_GPU_FITS
+    assert edit.code == administrator.code == "no-gpu-fits"
     assert "not visible" not in administrator.text
     assert f"{RIVALS}/{SECRET}-pod (0.5 of a GPU, queue {SECRET}-queue)" in administrator.text

@@ -13,7 +13,7 @@ from console.why.acts import finding
 from console.why.causes.bound import how_ended
 from console.why.causes.unscheduled import SETTLED
 from console.why.evidence import PodEvidence, waited
-from console.why.explanation import Code, PodFinding
+from console.why.explanation import PodFinding
 from kai import keys
 from kube.kinds import NO_RESERVED_GPU, BindRequest, Event, Pod
 from service.text import one_line
@@ -51,7 +51,7 @@ def _has_nv_fractions(evidence: PodEvidence) -> bool:
 
 def _missed(evidence: PodEvidence) -> PodFinding:
     what = missed_by_kai().sentence
-    return finding(evidence, Code.KAI_ADMISSION_MISSED, what, "delete-missed", "order-webhooks")
+    return finding(evidence, "kai-admission-missed", what, "delete-missed", "order-webhooks")
 
 
 def _first_acts(evidence: PodEvidence) -> list[str]:
@@ -69,7 +69,7 @@ def waiting_for_evicted(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
     if newest.last is not None and evidence.now - newest.last > _LONGEST_END:
         return None
     what = "KAI has evicted pods for this one, and waits until they have ended"
-    return finding(evidence, Code.WAITING_FOR_EVICTED, what, "wait-for-evicted")
+    return finding(evidence, "waiting-for-evicted", what, "wait-for-evicted")
 
 
 def binding(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
@@ -90,7 +90,7 @@ def binding(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     if text:
         what = f"KAI's binder cannot bind the pod: {one_line(text)}"
         acts = [*_first_acts(evidence), "wait-a-minute", "read-binder"]
-        return finding(evidence, Code.BINDING_FAILED, what, *acts)
+        return finding(evidence, "binding-failed", what, *acts)
     return _in_progress(evidence, request) if request is not None else None
 
 
@@ -100,7 +100,7 @@ def chosen(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
         return None
     what = "KAI chose a node, and the pod is not bound: KAI's binder does not run, or waits for the"
     acts = [*_first_acts(evidence), "wait-a-minute", "ask-for-binding"]
-    return finding(evidence, Code.UNDECIDED, f"{what} reservation of the GPU", *acts)
+    return finding(evidence, "undecided", f"{what} reservation of the GPU", *acts)
 
 
 def _last_error(evidence: PodEvidence) -> Event | None:
@@ -120,7 +120,7 @@ def _is_last(evidence: PodEvidence, reason: str, other: str) -> bool:
 
 def _reservation_not_ready(evidence: PodEvidence, what: str) -> PodFinding:
     acts = [*_first_acts(evidence), "wait-a-minute", "read-reservations"]
-    return finding(evidence, Code.RESERVATION_NOT_READY, what, *acts)
+    return finding(evidence, "reservation-not-ready", what, *acts)
 
 
 def _failed_reservation(evidence: PodEvidence, request: BindRequest | None) -> PodFinding | None:
@@ -130,7 +130,7 @@ def _failed_reservation(evidence: PodEvidence, request: BindRequest | None) -> P
         return None
     name, words = pods[0].name, how_ended(pods[0])
     what = f"KAI reserves the pod's GPU with the reservation pod {name}, which has failed: {words}"
-    return finding(evidence, Code.RESERVATION_FAILED, what, "read-failed-reservation", reservation=name)
+    return finding(evidence, "reservation-failed", what, "read-failed-reservation", reservation=name)
 
 
 def _in_progress(evidence: PodEvidence, request: BindRequest) -> PodFinding:
@@ -148,9 +148,9 @@ def _in_progress(evidence: PodEvidence, request: BindRequest) -> PodFinding:
     if age is not None and age < SETTLED:
         passed = duration(age.total_seconds())
         what = f"KAI chose a node {passed} ago, and its binder has not answered yet"
-        return finding(evidence, Code.BINDER_SILENT, what, "wait-seconds")
+        return finding(evidence, "binder-silent", what, "wait-seconds")
     what = f"KAI chose a node, and its binder has not answered{waited(age)}"
     acts = [*_first_acts(evidence), *(["find-reservation"] if groups and not evidence.reservations else [])]
     known: list[Fact[Any]] = [evidence.pod_events, *([evidence.shared_gpu_pods] if groups else [])]
     acts += ["start-kai"]
-    return finding(evidence, Code.BINDER_SILENT, what, *acts, excluded_by=known, program="binder")
+    return finding(evidence, "binder-silent", what, *acts, excluded_by=known, program="binder")

@@ -3,15 +3,13 @@
 import re
 from collections.abc import Iterator
 from datetime import UTC
-from operator import attrgetter
 from typing import Any, Final
 
 from console.cluster.facts import items
 from console.why.acts import finding
 from console.why.causes.unscheduled import SETTLED, guarded
 from console.why.evidence import AgentFigures, PodEvidence, request_of, waited
-from console.why.explanation import Code, PodFinding
-from gpuagent.api_types import ApiVerdict
+from console.why.explanation import PodFinding
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.messages import WITHIN_SHARE
 from kai import keys
@@ -22,7 +20,7 @@ from service.units import size
 _STARTING: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
 _MANY_RESTARTS: Final = 3
 _LONGEST: Final = 4096  # characters of the kubelet's message that are read
-_CONTROLLERS: Final = frozenset({"ReplicaSet", "Job", "StatefulSet", "DaemonSet", "ReplicationController"})
+_CONTROLLERS: Final = ("ReplicaSet", "Job", "StatefulSet", "DaemonSet", "ReplicationController")
 """Controllers whose pods work for themselves; pods of others may be ranks of one job."""
 _BY_EVENT: Final = {reason.event_reason: reason for reason in FlagReason}
 _NOT_STARTED: Final = ("StartError", "ContainerCannotRun")
@@ -34,10 +32,12 @@ _OF_NODE: Final = ("kubelet", "attachdetach-controller")
 """The programs that write Events about a pod on its node."""
 _RUNTIME: Final = ("CDI device", "no runtime for", "nvidia-container", "RuntimeHandler")
 _NO_PROGRAM: Final = ("executable file not found", "no such file or directory")
+_DEVICES: Final = "the device plugin had not yet registered its GPUs"
+_SCHEDULERS: Final = "two schedulers share the node, each of which needs nodes of its own"
 _REFUSALS: Final = (
-    ("UnexpectedAdmissionError: .*no healthy devices", "after a restart {devices}, or a GPU has failed"),
-    ("UnexpectedAdmissionError", "{devices}, a GPU has failed, or {schedulers}"),
-    ("OutOf", "{schedulers}, a static pod took the room, or KAI counts sidecars unlike the kubelet"),
+    ("UnexpectedAdmissionError: .*no healthy devices", f"after a restart {_DEVICES}, or a GPU has failed"),
+    ("UnexpectedAdmissionError", f"{_DEVICES}, a GPU has failed, or {_SCHEDULERS}"),
+    ("OutOf", f"{_SCHEDULERS}, a static pod took the room, or KAI counts sidecars unlike the kubelet"),
     ("NodeAffinity", "the node's labels have changed"),
     ("TopologyAffinityError", "the kubelet finds no CPUs and GPUs that are close to each other"),
     ("Node|Terminated", "the node was shut down"),
@@ -46,29 +46,26 @@ _REFUSALS: Final = (
     ("", "the kubelet's log has more"),
 )
 """What may have led the kubelet to refuse or end a pod, by the beginning of its words."""
-_SUSPECTS: Final = {
-    "devices": "the device plugin had not yet registered its GPUs",
-    "schedulers": "two schedulers share the node, each of which needs nodes of its own",
-}
 
 
 def failed(evidence: PodEvidence, pod: Pod) -> PodFinding:
     """Return the finding for a pod whose phase is Failed; without a container that ran there is no log."""
-    status, node, ended = pod.status, pod.spec.node_name, how_ended(pod)
+    status, ended = pod.status, how_ended(pod)
     has_run = any(map(_has_run, status.containers))
     for each in status.containers:
-        if not has_run and _runtime_error(each):
-            return _not_started(evidence, f"container {each.name} has not started", _runtime_error(each))
+        if not has_run and (error := _runtime_error(each)):
+            return _not_started(evidence, f"container {each.name} has not started", error)
     words = f"{status.reason}: {status.message[:_LONGEST]}"
-    causes = next(causes for start, causes in _REFUSALS if re.match(start, words)).format(**_SUSPECTS)
-    acts = ["delete-refused", "read-kubelet"] if status.reason else []
-    acts = ["raise-deadline"] if status.reason == "DeadlineExceeded" else acts
+    causes = next(causes for start, causes in _REFUSALS if re.match(start, words))
+    is_refusal = status.reason not in ("", "DeadlineExceeded")
+    acts = ["delete-refused", "read-kubelet"] if is_refusal else ["raise-deadline"] if status.reason else []
     acts += ["read-log"] if has_run else [] if acts else ["read-events"]
-    code, what = Code.FAILED, f"the pod has failed: {ended}"
-    if acts[0] == "delete-refused" and not has_run:
-        code, where = Code.REFUSED_BY_KUBELET, f" of node {node}" if node else ""
-        what = f"the kubelet{where} refused or ended the pod, which has no log: {ended}"
-    return finding(evidence, code, what, *acts, causes=causes, node=node or "NODE")
+    values: dict[str, Any] = {"causes": causes, "node": pod.spec.node_name or "NODE"}
+    if has_run or not is_refusal:
+        return finding(evidence, "failed", f"the pod has failed: {ended}", *acts, **values)
+    where = f" of node {pod.spec.node_name}" if pod.spec.node_name else ""
+    what = f"the kubelet{where} refused or ended the pod, which has no log: {ended}"
+    return finding(evidence, "refused-by-kubelet", what, *acts, **values)
 
 
 def how_ended(pod: Pod) -> str:
@@ -83,7 +80,7 @@ def how_ended(pod: Pod) -> str:
 def bound(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
     """Yield the findings for a pod that has a node, problems first, then notes; none without a problem."""
     yield from _flags(evidence)
-    yield from _waiting(evidence, pod)
+    yield from filter(None, [_waiting(evidence, pod)])
     yield from _reservation(evidence, pod)
     yield from _ranks(evidence, pod)
     yield from _notes(evidence, pod)
@@ -91,65 +88,59 @@ def bound(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
 
 def running(evidence: PodEvidence, pod: Pod) -> PodFinding:
     """Return the finding for a pod with which nothing is wrong, and what is not known about it."""
-    no_flags = "its flags are not known, since neither all of its Events nor its node's agent could be read"
-    no_pod = f"since the namespace {keys.RESERVATION_APP} has no reservation pod"
-    unknown = [] if evidence.pod_events.is_known or evidence.figures.is_known else [no_flags]
+    unknown = []
+    if not (evidence.pod_events.is_known or evidence.figures.is_known):
+        unknown.append("its flags are not known, since neither all Events nor its node's agent could be read")
     if pod.gpu_groups and evidence.shared_gpu_pods.is_known and not evidence.reservations:
-        unknown += [f"whether its GPU is reserved is not known, {no_pod}"]
+        no_pod = f"since the namespace {keys.RESERVATION_APP} has no reservation pod"
+        unknown.append(f"whether its GPU is reserved is not known, {no_pod}")
     request = request_of(pod)
     has = f"the pod has {request.text}" if request.is_any or request.claims else ""
-    uses = uses_of(evidence.figures.known) if evidence.figures.known else []
-    if uses:
+    if uses := uses_of(evidence.figures.known):
         has = f"{has or 'the pod has no GPU'}, and uses {first_few(uses, 4)}"
     verdict = "nothing wrong is seen" if unknown else "nothing is wrong"
-    return finding(evidence, Code.RUNNING, "; ".join(filter(None, [verdict, has, *unknown])))
+    return finding(evidence, "running", "; ".join(filter(None, [verdict, has, *unknown])))
 
 
-def uses_of(figures: AgentFigures) -> list[str]:
+def uses_of(figures: AgentFigures | None) -> list[str]:
     """Return the memory in use and the share on each GPU of the pod; empty if the agent does not list it."""
-    pod = figures.pod
     uses = []
-    for holding in pod.gpus if pod else ():
-        share = pod.share_on(holding.gpu_uuid) if pod else None
+    for holding in figures.pod.gpus if figures and figures.pod else ():
+        share = figures.pod.share_on(holding.gpu_uuid) if figures and figures.pod else None
         of_share = f" of {size(share.bytes)}" if share else ""
         uses.append(f"{size(holding.used_bytes)}{of_share} on GPU {holding.gpu}")
     return uses
 
 
-def _waiting(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
-    code, node = Code.CONTAINER_WAITING, pod.spec.node_name
-    if pod.status.reason == "NodeLost" or pod.status.phase == "Unknown":
-        reason = one_line(pod.status.reason) or "phase Unknown"
+def _waiting(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
+    status, node = pod.status, pod.spec.node_name
+    if status.reason == "NodeLost" or status.phase == "Unknown":
+        reason = one_line(status.reason) or "phase Unknown"
         what = f"the kubelet of the pod's node does not answer ({reason})"
-        yield finding(evidence, code, what, "look-at-node", node=node)
-        return
-    for each in pod.status.containers:
-        error = _runtime_error(each)
-        if error and not _has_run(each):
-            yield _not_started(evidence, f"container {each.name} has not started", error)
-            return
-        trouble = _trouble(evidence, each)
-        if trouble:
+        return finding(evidence, "container-waiting", what, "look-at-node", node=node)
+    for each in status.containers:
+        if not _has_run(each) and (error := _runtime_error(each)):
+            return _not_started(evidence, f"container {each.name} has not started", error)
+        if trouble := _trouble(evidence, each):
             log = "read-log" if each.state.terminated else "read-last-log"
-            what = f"container {each.name} {trouble}"
-            yield finding(evidence, code, what, log if _has_run(each) else "read-events")
-            return
-    if pod.status.phase in ("", "Pending"):
-        yield _starting(evidence, pod)
-        return
-    ready = pod.status.condition("Ready")
-    if pod.status.phase != "Running" or ready is None or ready.status != "False":
-        return
+            act = log if _has_run(each) else "read-events"
+            return finding(evidence, "container-waiting", f"container {each.name} {trouble}", act)
+    if status.phase in ("", "Pending"):
+        return _starting(evidence, pod)
+    ready, statuses = status.condition("Ready"), status.container_statuses or ()
+    if ready is None or ready.status != "False":
+        return None
     how_long = waited(evidence.since(ready.last_transition_time))
-    statuses = pod.status.container_statuses or ()
     unready = next((each for each in statuses if not each.ready and each.state.terminated is None), None)
     if unready is not None:
         what = f"container {unready.name} is not ready{how_long}"
-        yield finding(evidence, code, what, "read-probe", "read-container-log", container=unready.name)
-    elif all(each.ready for each in statuses):
-        says = f": {one_line(ready.message)}" if ready.message else ""
-        what = f"the pod is not ready{how_long}, and its containers are{says}"
-        yield finding(evidence, code, what, "read-gate", "look-at-node", node=node)
+        acts = ["read-probe", "read-container-log"]
+        return finding(evidence, "container-waiting", what, *acts, container=unready.name)
+    if not all(each.ready for each in statuses):
+        return None
+    says = f": {one_line(ready.message)}" if ready.message else ""
+    what = f"the pod is not ready{how_long}, and its containers are{says}"
+    return finding(evidence, "container-waiting", what, "read-gate", "look-at-node", node=node)
 
 
 def _starting(evidence: PodEvidence, pod: Pod) -> PodFinding:
@@ -159,12 +150,12 @@ def _starting(evidence: PodEvidence, pod: Pod) -> PodFinding:
         if runs is not None and not (each.name in sidecars and each.started):
             what = f"the init container {each.name} runs{waited(evidence.since(runs.started_at))}"
             what, act = f"{what}, and the pod's containers start after it", "read-container-log"
-            return finding(evidence, Code.CONTAINER_WAITING, what, act, container=each.name)
+            return finding(evidence, "container-waiting", what, act, container=each.name)
     what = f"the pod is bound, and the kubelet has not started its containers{waited(evidence.age)}"
     events = [event for event in items(evidence.pod_events) if event.component in _OF_NODE]
     if events and events[-1].type == "Warning":  # a later Event of another type means that it was overcome
         return _not_started(evidence, what, events[-1].message)
-    return finding(evidence, Code.CONTAINER_WAITING, what, "read-events")
+    return finding(evidence, "container-waiting", what, "read-events")
 
 
 def _not_started(evidence: PodEvidence, what: str, words: str) -> PodFinding:
@@ -172,7 +163,7 @@ def _not_started(evidence: PodEvidence, what: str, words: str) -> PodFinding:
     acts += ["correct-command"] if not acts and any(part in words for part in _NO_PROGRAM) else []
     what = f"{what}: {one_line(words, LONGEST_LINE * 2)}"
     node = evidence.pod.known.spec.node_name if evidence.pod.known else ""
-    return finding(evidence, Code.CONTAINER_NOT_STARTED, what, *acts, "read-events", node=node)
+    return finding(evidence, "container-not-started", what, *acts, "read-events", node=node)
 
 
 def _runtime_error(container: ContainerStatus) -> str:
@@ -189,25 +180,20 @@ def _has_run(container: ContainerStatus) -> bool:
 
 def _trouble(evidence: PodEvidence, container: ContainerStatus) -> str:
     """Return what is the matter with a container, as the end of a sentence; empty if nothing is."""
-    waiting, ended = container.state.waiting, container.state.terminated
+    waiting, ended, runs = container.state.waiting, container.state.terminated, container.state.running
     last = container.last_state.terminated
     if waiting is not None and waiting.reason not in _STARTING:
         words = f"{waiting.reason}: {waiting.message}" if waiting.message else waiting.reason
-        tail = f"; it ended with {_exit(container)}" if last is not None else ""
-        return f"does not run: {one_line(words)}{tail}"
+        return f"does not run: {one_line(words)}{f'; it ended with {_exit(container)}' if last else ''}"
     if ended is not None:
         return f"has ended with {_exit(container)}" if ended.exit_code else ""
-    has_failed = container.restart_count >= _MANY_RESTARTS and last is not None and bool(last.exit_code)
-    if has_failed and not _is_steady(evidence, container):
-        return f"has been restarted {container.restart_count} times; it ended with {_exit(container)}"
-    return ""
-
-
-def _is_steady(evidence: PodEvidence, container: ContainerStatus) -> bool:
-    """Whether the present run has lasted for half of the pod's life, which ends the talk of earlier ones."""
-    runs, age = container.state.running, evidence.age
-    started = runs.started_at if runs else None
-    return started is not None and age is not None and evidence.now - started > age / 2
+    if container.restart_count < _MANY_RESTARTS or last is None or not last.exit_code:
+        return ""
+    # A run that has lasted for half of the pod's life ends the talk of earlier ones.
+    present, age = evidence.since(runs.started_at if runs else None), evidence.age
+    if present is not None and age is not None and present > age / 2:
+        return ""
+    return f"has been restarted {container.restart_count} times; it ended with {_exit(container)}"
 
 
 def _exit(status: ContainerStatus) -> str:
@@ -223,8 +209,6 @@ def _reservation(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
 
     None without any reservation pod: KAI may create them in another namespace.
     """
-    if not evidence.reservations or pod.status.phase != "Running":
-        return
     reserved = {
         group
         for each in evidence.reservations
@@ -233,102 +217,103 @@ def _reservation(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
         and each.metadata.annotations.get(keys.RESERVED_GPU, NO_RESERVED_GPU) != NO_RESERVED_GPU
         for group in each.gpu_groups
     }
-    if pod.gpu_groups - reserved:
+    if evidence.reservations and pod.status.phase == "Running" and pod.gpu_groups - reserved:
         what = "the pod runs, and its GPU has no reservation pod: KAI may give the GPU to other pods, or"
-        known = [evidence.shared_gpu_pods]
-        what += " delete this pod"
-        yield finding(evidence, Code.NO_RESERVATION, what, "place-again", excluded_by=known)
+        what, known = f"{what} delete this pod", [evidence.shared_gpu_pods]
+        yield finding(evidence, "no-reservation", what, "place-again", excluded_by=known)
 
 
 def _ranks(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
     """Yield a finding for pods of one gang on one GPU: NCCL refuses two ranks on a device."""
-    group = evidence.pod_group.known
-    owner = pod.metadata.owner
+    owner, size_of_gang = pod.metadata.owner, evidence.gang_size
     is_gang = owner is not None and owner.controller and owner.kind not in _CONTROLLERS
-    if group is not None:
-        is_gang = (group.spec.min_member or 1) > 1
+    is_gang = is_gang if size_of_gang is None else size_of_gang > 1
     others = sum(each.pod_group_name == pod.pod_group_name for each in evidence.group_members)
     if is_gang and others:
         what = f"the pod runs on the same GPU as {counted(others, 'other pod')} of its job"
-        yield finding(evidence, Code.RANKS_SHARE_GPU, what, "whole-gpus-for-ranks", "one-pod-for-ranks")
+        yield finding(evidence, "ranks-share-gpu", what, "whole-gpus-for-ranks", "one-pod-for-ranks")
 
 
 def _flags(evidence: PodEvidence) -> Iterator[PodFinding]:
     """Yield a finding for each flag, by the node's agent, else by the newest of its Events."""
-    events = _flag_events(evidence)
-    figures = evidence.figures.known
-    if figures is None or figures.pod is None:
-        yield from (_flag(evidence, reason, event, None) for reason, event in events.items())
+    events, pod = _flag_events(evidence), evidence.figures.known.pod if evidence.figures.known else None
+    if pod is None:
+        yield from (_told_by_event(evidence, reason, event) for reason, event in events.items())
         return
-    flagged = {verdict.reason: verdict for verdict in figures.pod.verdicts if verdict.flagged}
-    for reason in (each for each in FlagReason if each.value in flagged):
-        yield _flag(evidence, reason, events.get(reason), flagged[reason.value])
+    flagged = {verdict.reason: verdict for verdict in pod.verdicts if verdict.flagged}
+    for reason in FlagReason:
+        if (verdict := flagged.get(reason.value)) is None:
+            continue
+        event = events.get(reason)
+        text, _, act = event.message.partition(". ") if event is not None else ("", "", "")
+        message, _, hint = (verdict.message or text).partition("; ")  # a framework's option
+        details: dict[str, float | str] = {"reason": reason.value}
+        if verdict.is_of_memory:
+            details["usedBytes"] = float(verdict.used_bytes or verdict.used_at_least_bytes or 0)
+            if verdict.allowed_bytes is not None:
+                details["allowedBytes"] = float(verdict.allowed_bytes)
+        what = f"the pod is flagged ({reason.value}): it {one_line(message) or reason.summary}"
+        policy = pod.over_share_policy
+        if reason is FlagReason.OVER_SHARE and policy is not None and policy.evict:
+            what += "; its namespace lets the agent evict such pods"
+        yield _flag(evidence, reason, what, [hint, verdict.first_act or act], details)
 
 
 def _flag_events(evidence: PodEvidence) -> dict[FlagReason, Event]:
     """Return the agent's newest Event of each reason that no later Event about the same GPU ends."""
     events: dict[tuple[FlagReason, str], Event] = {}
-    for event in sorted(items(evidence.pod_events), key=attrgetter("moment")):
+    for event in items(evidence.pod_events):
         gpu = event.message.partition(" on ")[2].partition(",")[0]  # `… on GPU 0 (GPU-1), within its share`
-        if event.reason in _BY_EVENT:
-            key = _BY_EVENT[event.reason], gpu
-            events.pop(key, None)  # so that the newest Event is the last one
-            events[key] = event
+        if reason := _BY_EVENT.get(event.reason):
+            events.pop((reason, gpu), None)  # so that the newest Event is the last one
+            events[reason, gpu] = event
         elif event.reason == WITHIN_SHARE:
             events.pop((FlagReason.OVER_SHARE, gpu), None)
     return {reason: event for (reason, _), event in events.items()}
 
 
+def _told_by_event(evidence: PodEvidence, reason: FlagReason, event: Event) -> PodFinding:
+    text, _, act = event.message.partition(". ")
+    message, _, hint = text.partition("; ")
+    message = one_line(message)
+    when = f" at {event.last.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if event.last else ""
+    if reason is FlagReason.OVER_SHARE:  # only this flag has an Event when it clears
+        what = f"the pod is flagged ({reason.value}): it {reason.summary}"
+        what += f";{when} it {message}" if message else ""
+    else:
+        what = f"the pod was flagged ({reason.value}){when}, because it {message or reason.summary};"
+        what += " whether it still is cannot be seen without its node's agent"
+    return _flag(evidence, reason, what, [hint, act], {"reason": reason.value})
+
+
 def _flag(
-    evidence: PodEvidence, reason: FlagReason, event: Event | None, verdict: ApiVerdict | None
+    evidence: PodEvidence, reason: FlagReason, what: str, acts: list[str], details: dict[str, float | str]
 ) -> PodFinding:
-    text, _, act = event.message.partition(". ") if event is not None else ("", "", "")
-    figures = evidence.figures.known.pod if evidence.figures.known else None
-    line = (verdict.message if verdict else None) or text
-    message, _, hint = line.partition("; ")  # a framework's option
-    details: dict[str, float | str] = {"reason": reason.value}
-    if verdict is not None and verdict.is_of_memory:
-        details["usedBytes"] = float(verdict.used_bytes or verdict.used_at_least_bytes or 0)
-        if verdict.allowed_bytes is not None:
-            details["allowedBytes"] = float(verdict.allowed_bytes)
-    uses = one_line(message) if verdict is not None and message else reason.summary
-    what = f"the pod is flagged ({reason.value}): it {uses}"
-    policy = figures.over_share_policy if figures else None
-    if reason is FlagReason.OVER_SHARE and policy is not None and policy.evict:
-        what += "; its namespace lets the agent evict such pods"
-    if verdict is None and event is not None:
-        when = f" at {event.last.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if event.last else ""
-        if reason is FlagReason.OVER_SHARE:
-            what += f";{when} it {one_line(message)}" if message else ""
-        else:  # only over-share has an Event when it clears
-            what = f"the pod was flagged ({reason.value}){when}, because it {one_line(message) or uses};"
-            what += " whether it still is cannot be seen without its node's agent"
-    both = ". ".join(filter(None, [hint, (verdict.first_act if verdict else None) or act]))
-    acts = ["agent"] if both else ["clear-flag"]
-    acts += ["ask-for-share"] if reason is FlagReason.OVER_SHARE else []
-    values: dict[str, Any] = {"act": both, "cleared_by": reason.cleared_by}
-    return finding(evidence, Code.FLAGGED, what, *acts, details=details, **values)
+    act = ". ".join(filter(None, acts))
+    names = ["agent" if act else "clear-flag"]
+    names += ["ask-for-share"] if reason is FlagReason.OVER_SHARE else []
+    values: dict[str, Any] = {"act": act, "cleared_by": reason.cleared_by}
+    return finding(evidence, "flagged", what, *names, details=details, **values)
 
 
 def _notes(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
-    yield from filter(None, [guarded(evidence, pod) if pod.pod_group_name else None])
-    group = evidence.pod_group.known
+    if pod.pod_group_name and (refused := guarded(evidence, pod)):
+        yield refused
     queue, label = evidence.queue_name, pod.queue_label
     if label and queue and queue != label:
         what = f"the pod counts in the queue {queue}, and not in {label}, which its own label names"
         what += ": the label of its topmost owner wins"
-        yield finding(evidence, Code.QUEUE_OF_OWNER, what, "equal-queues")
+        yield finding(evidence, "queue-of-owner", what, "equal-queues")
+    group, age = evidence.pod_group.known, evidence.age
     if group is None:
         return
-    named = pod.metadata.labels.get(keys.PRIORITY_LABEL, "")
-    kept = group.spec.priority_class_name
+    named, kept = pod.metadata.labels.get(keys.PRIORITY_LABEL, ""), group.spec.priority_class_name
     if named and kept and named != kept:
         what = f"the pod counts with the priority {kept}, and not with the PriorityClass {quoted(named)}"
         what += ", which its label names"
-        yield finding(evidence, Code.PRIORITY_CLASS_IGNORED, what, "known-priority")
-    age = evidence.age
+        yield finding(evidence, "priority-class-ignored", what, "known-priority")
     is_settled = pod.status.phase == "Running" and age is not None and age > SETTLED
     if is_settled and request_of(pod).is_any and not group.has_allocation:
         who = "podgroup-controller"
         what = f"KAI's {who} has not entered the pod's GPUs, so that the figures of its queue are too low"
-        yield finding(evidence, Code.ACCOUNTING_MISSING, what, "start-kai", program=who)
+        yield finding(evidence, "accounting-missing", what, "start-kai", program=who)

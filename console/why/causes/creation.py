@@ -19,13 +19,13 @@ COMBINED: Final = "(combined from similar events): "
 _EVICT: Final = "Evict"
 _UNREAD: Final = "not all Events could be read"
 _STALE_JOB: Final = re.compile(r"([0-9]{1,6}) pods are active, minMember is ([0-9]{1,6})")
-_MISSING: Final = (
-    (re.compile(r"exceeded quota: (\S{1,253}), "), Code.RESOURCE_QUOTA_EXCEEDED, ("quota", "later"),
+_MISSING: Final[tuple[tuple[re.Pattern[str], Code, tuple[str, ...], str], ...]] = (
+    (re.compile(r"exceeded quota: (\S{1,253}), "), "resource-quota-exceeded", ("quota", "later"),
      "the namespace's ResourceQuota {} leaves no room for the pod ({rest})"),
-    (re.compile(r'RuntimeClass "([^"]{1,253})" not found'), Code.RUNTIME_CLASS_MISSING,
+    (re.compile(r'RuntimeClass "([^"]{1,253})" not found'), "runtime-class-missing",
      ("install-runtime-class", "correct-runtime-class", "later"),
      "the pod names the RuntimeClass {}, which does not exist"),
-    (re.compile(r"no PriorityClass with name (\S{1,253}) was found"), Code.PRIORITY_CLASS_MISSING,
+    (re.compile(r"no PriorityClass with name (\S{1,253}) was found"), "priority-class-missing",
      ("correct-priority-class", "later"), "the pod names the PriorityClass {}, which does not exist"),
 )  # fmt: skip
 """The API server's own words about what a pod lacks."""
@@ -72,24 +72,24 @@ def refusal(evidence: PodEvidence, message: str) -> PodFinding:
     if silent is not None:
         values: dict[str, Any] = {"remedy": silent.remedy, "command": silent.command}
         acts = ("administrator", "later")
-        return finding(evidence, Code.WEBHOOK_UNREACHABLE, silent.sentence, *acts, **values)
+        return finding(evidence, "webhook-unreachable", silent.sentence, *acts, **values)
     refuser = refuser_of(message)
     if refuser is None:
         words = f"the API server refuses the pod: {one_line(message)}"
-        return finding(evidence, Code.REFUSED_AT_CREATION, words, "change-named", "later")
+        return finding(evidence, "refused-at-creation", words, "change-named", "later")
     words = one_line(message[refuser.end :].partition("denied the request")[2] or message[refuser.end :])
     words = words.lstrip(": ")
     if "kaishare" in refuser.name:
         words = f"kaishare refuses the pod: {words}"
-        return finding(evidence, Code.REFUSED_BY_GUARD, words, "change-refused", "later")
+        return finding(evidence, "refused-by-guard", words, "change-refused", "later")
     if evidence.kai_namespace not in refuser.name:
         words = f"{one_line(refuser.name)} refuses the pod: {words}"
-        return finding(evidence, Code.REFUSED_AT_CREATION, words, "change-template", "later")
+        return finding(evidence, "refused-at-creation", words, "change-template", "later")
     if "GPU sharing is disabled" in message:
         off = sharing_off()
         acts = ("request-whole", "administrator", "later")
-        return finding(evidence, Code.GPU_SHARING_OFF, off.sentence, *acts, remedy=off.remedy, command="")
-    return finding(evidence, Code.REFUSED_BY_KAI, f"KAI refuses the pod: {words}", "change-refused", "later")
+        return finding(evidence, "gpu-sharing-off", off.sentence, *acts, remedy=off.remedy, command="")
+    return finding(evidence, "refused-by-kai", f"KAI refuses the pod: {words}", "change-refused", "later")
 
 
 def _removal(evidence: PodEvidence, event: Event) -> PodFinding:
@@ -98,7 +98,7 @@ def _removal(evidence: PodEvidence, event: Event) -> PodFinding:
     match = _STALE_JOB.search(event.message)
     left = f"{match[1]} of the {match[2]} that it needs were left" if match else one_line(event.message)
     what = f"KAI evicted the workload's pods, because the group had lost a member: {left}"
-    return finding(evidence, Code.GANG_STALE, what, "find-lost-member")
+    return finding(evidence, "gang-stale", what, "find-lost-member")
 
 
 def evictions(evidence: PodEvidence) -> list[Event]:
@@ -128,7 +128,7 @@ def _evicted(evidence: PodEvidence, event: Event, which: str, *acts: str) -> Pod
         act, why = "use-priority", " for a workload of higher priority"
     else:
         act, why = "use-priority", f": {one_line(first)}"
-    return finding(evidence, Code.EVICTED, f"KAI evicted {which}{why}", act, *acts)
+    return finding(evidence, "evicted", f"KAI evicted {which}{why}", act, *acts)
 
 
 def _untold(evidence: PodEvidence) -> PodFinding:
@@ -136,12 +136,12 @@ def _untold(evidence: PodEvidence) -> PodFinding:
     unread = "" if evidence.are_events_read else _UNREAD
     if evidence.kind != "Pod":
         what = f"{evidence.kind} {evidence.name} {place} has no pod, and {unread or 'no Event says why'}"
-        return finding(evidence, Code.NO_POD, what, "look-at-workload")
+        return finding(evidence, "no-pod", what, "look-at-workload")
     if items(evidence.pod_events):
         what = f"the pod existed and is gone, and {unread or 'no Event tells of an eviction by KAI'}"
-        return finding(evidence, Code.POD_DELETED, what, "recreate-deleted", "spare-reservations")
+        return finding(evidence, "pod-deleted", what, "recreate-deleted", "spare-reservations")
     what = f"there is no pod {evidence.name} {place}, and {unread or 'no Event about it'}"
-    return finding(evidence, Code.NO_POD, what, "look-for-name")
+    return finding(evidence, "no-pod", what, "look-for-name")
 
 
 def _not_wanted(evidence: PodEvidence) -> PodFinding | None:
@@ -150,7 +150,7 @@ def _not_wanted(evidence: PodEvidence) -> PodFinding | None:
         return None
     name = f"{evidence.kind} {evidence.name}"
     if workload.spec.suspend:
-        return finding(evidence, Code.NO_POD, f"{name} is suspended", "resume")
+        return finding(evidence, "no-pod", f"{name} is suspended", "resume")
     if workload.spec.replicas == 0:
-        return finding(evidence, Code.NO_POD, f"{name} has 0 replicas", "scale-up")
+        return finding(evidence, "no-pod", f"{name} has 0 replicas", "scale-up")
     return None

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from console.cluster.facts import is_read, items
 from console.why.acts import finding
 from console.why.evidence import PodEvidence
-from console.why.explanation import Code, PodFinding
+from console.why.explanation import PodFinding
 from kai import keys
 from kube.device_kinds import DeviceAsk, DeviceClass, ResourceClaim, memory_in, newest
 from kube.kinds import Pod
@@ -37,7 +37,7 @@ def waits_for_devices(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
         label = f"{keys.QUEUE_LABEL}: {queue}" if queue else keys.QUEUE_LABEL
         what = f"KAI wants the label {label} on the ResourceClaim {claim}, as on the pod"
         acts = ["label-claim", "use-template"]
-        return finding(evidence, Code.RESOURCE_CLAIM_QUEUE, what, *acts, claim=claim, queue=queue)
+        return finding(evidence, "resource-claim-queue", what, *acts, claim=claim, queue=queue)
     if not is_read(evidence.device_claims):
         return None
     claims = {(each.metadata.namespace, each.metadata.name): each for each in items(evidence.device_claims)}
@@ -52,7 +52,7 @@ def waits_for_devices(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
             if template:
                 what = f"no ResourceClaim has been made from the template {template} for the pod"
             acts = ["read-template" if template else "create-device-claim", "read-events"]
-            return finding(evidence, Code.RESOURCE_CLAIM_MISSING, what, *acts, template=template or name)
+            return finding(evidence, "resource-claim-missing", what, *acts, template=template or name)
         if claim is not None and claim.results is None:
             found = _unallocated(evidence, pod, claim)
             if found is not None:
@@ -72,7 +72,7 @@ def _unallocated(evidence: PodEvidence, pod: Pod, claim: ResourceClaim) -> PodFi
         missing = [each for each in of_classes if each in told or (is_known and each not in classes)]
         if len(missing) == len(alternatives):
             what = f"the ResourceClaim {name} names the DeviceClass {missing[0]}, which does not exist"
-            return finding(evidence, Code.DEVICE_CLASS_MISSING, what, "correct-class", "install-dra-driver")
+            return finding(evidence, "device-class-missing", what, "correct-class", "install-dra-driver")
         if len(alternatives) == 1:
             ask = alternatives[0]
             found = _of_one(evidence, name, ask, classes.get(ask.device_class_name))
@@ -83,7 +83,7 @@ def _unallocated(evidence: PodEvidence, pod: Pod, claim: ResourceClaim) -> PodFi
     asked = "; ".join(_in_words(ask) for each in claim.asks for ask in each[:1])
     what = f"the ResourceClaim {name} asks for {asked}, and the scheduler finds no device for it:"
     what += f" {one_line(words)}"
-    return finding(evidence, Code.RESOURCE_CLAIM_DOES_NOT_FIT, what, "wait-for-claims", "shrink-claim")
+    return finding(evidence, "resource-claim-does-not-fit", what, "wait-for-claims", "shrink-claim")
 
 
 def _words(pod: Pod) -> str:
@@ -112,7 +112,7 @@ def _of_one(
     of_driver = f"the driver {driver} publishes no" if driver else "no driver publishes a"
     if not any(each.spec.devices for each in slices):
         what = f"the ResourceClaim {name} asks for {_in_words(ask)}, and {of_driver} device"
-        return finding(evidence, Code.DEVICES_NOT_PUBLISHED, what, "start-dra-driver")
+        return finding(evidence, "devices-not-published", what, "start-dra-driver")
     rooms = _rooms(evidence, driver)
     if not evidence.are_device_claims_of_all or not rooms:
         return None
@@ -126,7 +126,7 @@ def _of_one(
     what = f"the ResourceClaim {name} asks for {_in_words(ask)}, and no device has {lacks} free: {most}"
     details: dict[str, float | str] = {"requestedBytes": needed, "largestFreeBytes": best.free}
     acts = ["wait-for-claims", *(["shrink-claim"] if ask.memory is not None else [])]
-    return finding(evidence, Code.RESOURCE_CLAIM_DOES_NOT_FIT, what, *acts, details=details)
+    return finding(evidence, "resource-claim-does-not-fit", what, *acts, details=details)
 
 
 def _rooms(evidence: PodEvidence, driver: str) -> list[_Room]:

@@ -62,12 +62,12 @@ _IN_UNITS: Final = ("GPU", "CPU", "memory", "pods")
 """KAI counts all other resources but MIG devices in thousandths (v0.9.8 to v0.17.0, `DetailedString`)."""
 _CONVERTED: Final = Reason.WHOLE_GPU_CONVERTED.code
 _INJECTED: Final = Reason.SHARE_INJECTED.code
-_OF_ALL_NODES: Final = (
-    ("affinity/selector", Code.NODE_SELECTOR_MATCHES_NONE,
+_OF_ALL_NODES: Final[tuple[tuple[str, Code, str, str], ...]] = (
+    ("affinity/selector", "node-selector-matches-none",
      "no node matches the pod's nodeSelector or node affinity", "correct-affinity"),
-    ("untolerated taint", Code.TAINT_NOT_TOLERATED,
+    ("untolerated taint", "taint-not-tolerated",
      "every node has a taint that the pod does not tolerate", "tolerate"),
-    ("is unschedulable", Code.NODES_CORDONED, "every node is cordoned (spec.unschedulable)", "uncordon"),
+    ("is unschedulable", "nodes-cordoned", "every node is cordoned (spec.unschedulable)", "uncordon"),
 )  # fmt: skip
 """A reason, the cause that it means if all nodes have it, and what to do."""
 
@@ -91,10 +91,10 @@ def _topology(evidence: PodEvidence, verdict: SchedulerVerdict) -> PodFinding | 
     if match is not None:
         name = (match[1] or match[2]).rstrip(".")
         what = f"the workload names the topology {name}, which does not exist"
-        return finding(evidence, Code.TOPOLOGY_MISSING, what, "correct-topology", "create-topology")
+        return finding(evidence, "topology-missing", what, "correct-topology", "create-topology")
     if any(text in verdict.all_text for text in _TOPOLOGY_TOO_SMALL):
         what = f"no part of the topology has room for the workload: {one_line(verdict.text)}"
-        return finding(evidence, Code.TOPOLOGY_DOES_NOT_FIT, what, "prefer-topology")
+        return finding(evidence, "topology-does-not-fit", what, "prefer-topology")
     return None
 
 
@@ -110,7 +110,7 @@ def _claim(evidence: PodEvidence, pod: Pod, verdict: SchedulerVerdict) -> PodFin
     what = f"the pod mounts the PersistentVolumeClaim {first_few(names) or 'of a volume'}, which"
     what += f" {'does not exist' if missing else unusable}"
     act = "read-claim" if names else "change-requirements"
-    return finding(evidence, Code.CLAIM_NOT_BOUND, what, act, claims=" ".join(names[:3]))
+    return finding(evidence, "claim-not-bound", what, act, claims=" ".join(names[:3]))
 
 
 def _never_fits(evidence: PodEvidence, verdict: SchedulerVerdict) -> PodFinding | None:
@@ -129,7 +129,7 @@ def _never_fits(evidence: PodEvidence, verdict: SchedulerVerdict) -> PodFinding 
     bound = _NUMBER.fullmatch(most)
     most = number(float(most) / _MILLI) if bound and _is_in_thousandths(resource) else most
     what = f"the pod requests {requested}, and no node has more than {most}"
-    return finding(evidence, Code.NODE_TOO_SMALL, what, "fit-node")
+    return finding(evidence, "node-too-small", what, "fit-node")
 
 
 def _is_in_thousandths(resource: str) -> bool:
@@ -147,7 +147,7 @@ def _not_offered(evidence: PodEvidence, name: str, text: str) -> PodFinding:
     requested = resource if amount is None else f"{number(amount)} {resource}"
     what = f"the pod requests {requested}, and no node offers {resource}"
     acts = ["correct-resource", "install-plugin"]
-    return finding(evidence, Code.RESOURCE_NOT_OFFERED, what, *acts, resource=resource)
+    return finding(evidence, "resource-not-offered", what, *acts, resource=resource)
 
 
 def _gang(evidence: PodEvidence, pod: Pod, verdict: SchedulerVerdict) -> PodFinding | None:
@@ -160,12 +160,11 @@ def _gang(evidence: PodEvidence, pod: Pod, verdict: SchedulerVerdict) -> PodFind
     room, needed = match[1], match[match.lastindex or 1]
     what = f"the workload needs {needed} pods{whose} at the same time, and KAI finds room for {room}"
     of_one = _of_nodes(evidence, pod, match.string[match.end() :]) if room == "0" else None
-    if of_one is not None and of_one.code is not Code.NO_GPU_FITS:
+    if of_one is not None and of_one.code != "no-gpu-fits":
         return of_one
     what += f": {of_one.sentence}" if of_one is not None else ""
     details, holders = {"needed": int(needed), "found": int(room)}, who_holds(evidence)
-    code = Code.GANG_DOES_NOT_FIT
-    return finding(evidence, code, what, "shrink-gang", details=details, holders=holders)
+    return finding(evidence, "gang-does-not-fit", what, "shrink-gang", details=details, holders=holders)
 
 
 def _of_nodes(evidence: PodEvidence, pod: Pod, text: str) -> PodFinding | None:
@@ -184,19 +183,19 @@ def _of_nodes(evidence: PodEvidence, pod: Pod, text: str) -> PodFinding | None:
     if all(_NO_LABEL in text for _, text in reasons):
         missing = f"no node has the label {keys.NODE_GPU_MEMORY}"
         what = f"{missing}, so that KAI cannot convert {request.text} into a share"
-        return finding(evidence, Code.GPU_MEMORY_LABEL_MISSING, what, "use-fraction", "install-gfd")
+        return finding(evidence, "gpu-memory-label-missing", what, "use-fraction", "install-gfd")
     if all(_GPUS in text for _, text in reasons):
         cards = [card.units for node in nodes if (card := _card_of(node)) is not None]
         if request.memory_mib is None or not _is_too_big(request.memory_mib, reasons, cards):
             return _no_gpu_fits(evidence, pod)
         most = f" ({max(cards)} MiB)" if cards else ""
         what = f"the pod requests {request.text}, more than any GPU has{most}"
-        return finding(evidence, Code.GPU_MEMORY_TOO_BIG, what, "request-card")
+        return finding(evidence, "gpu-memory-too-big", what, "request-card")
     for pattern, code, what, act in _OF_ALL_NODES:
         if all(pattern in text for _, text in reasons):
             selector = [f"{key}={value}" for key, value in (pod.spec.node_selector or {}).items()]
             taints = list(dict.fromkeys(str(taint) for node in nodes for taint in node.taints))
-            of_code = {Code.NODE_SELECTOR_MATCHES_NONE: selector, Code.TAINT_NOT_TOLERATED: taints}
+            of_code = {"node-selector-matches-none": selector, "taint-not-tolerated": taints}
             words = of_code.get(code)
             return finding(evidence, code, f"{what} ({first_few(words, 3)})" if words else what, act)
     return _mixed(evidence, pod, [f"{count} {text}" for count, text in reasons])
@@ -213,11 +212,11 @@ def _mixed(evidence: PodEvidence, pod: Pod, reasons: Sequence[str]) -> PodFindin
     is_share = request_of(pod).is_share
     if is_share and barred and all(text in barred or _GPUS in text for text in reasons):
         what = f"no node with room takes a share: {first_few(barred, 4)}"
-        return finding(evidence, Code.SHARE_NOT_SUPPORTED, what, *acts)
+        return finding(evidence, "share-not-supported", what, *acts)
     if any(_GPUS in text for text in reasons):
         acts.append("wait-for-gpu-nodes" if acts else "wait-for-pods")
     acts = acts or ["change-requirements"]
-    return finding(evidence, Code.NO_NODE_FITS, what, *acts, holders=who_holds(evidence))
+    return finding(evidence, "no-node-fits", what, *acts, holders=who_holds(evidence))
 
 
 def _instead_of_share(evidence: PodEvidence, pod: Pod, is_whole: bool) -> list[str]:
@@ -230,7 +229,7 @@ def _instead_of_share(evidence: PodEvidence, pod: Pod, is_whole: bool) -> list[s
 
 def _no_gpu_nodes(evidence: PodEvidence) -> PodFinding:
     what = "no node offers GPUs (nvidia.com/gpu)"
-    return finding(evidence, Code.NO_GPU_NODES, what, "start-device-plugin", "scale-from-zero")
+    return finding(evidence, "no-gpu-nodes", what, "start-device-plugin", "scale-from-zero")
 
 
 def _is_too_big(memory_mib: int, reasons: Sequence[tuple[int, str]], cards: Sequence[int]) -> bool:
@@ -266,7 +265,7 @@ def _no_gpu_fits(evidence: PodEvidence, pod: Pod) -> PodFinding:
             what += f" ({number(together)} in {len(free)} parts)"
     place = place_of(evidence)
     details |= {"place": place[0], "waiting": place[1]} if place else {}
-    return finding(evidence, Code.NO_GPU_FITS, what, *acts, details=details, holders=who_holds(evidence))
+    return finding(evidence, "no-gpu-fits", what, *acts, details=details, holders=who_holds(evidence))
 
 
 def _free_parts(evidence: PodEvidence) -> tuple[float, ...] | None:
@@ -295,10 +294,10 @@ def _card_of(node: Node) -> Card | None:
         return None
 
 
-_WITHOUT_ROOM: Final = frozenset(
-    {Code.NO_GPU_FITS, Code.GANG_DOES_NOT_FIT, Code.NO_GPU_NODES, Code.NO_NODE_FITS}
+_WITHOUT_ROOM: Final[frozenset[Code]] = frozenset(
+    {"no-gpu-fits", "gang-does-not-fit", "no-gpu-nodes", "no-node-fits"}
 )
-_FULL_CODES: Final = frozenset({Code.NO_GPU_FITS, Code.QUEUE_OVER_LIMIT, Code.QUEUE_OVER_QUOTA})
+_FULL_CODES: Final[frozenset[Code]] = frozenset({"no-gpu-fits", "queue-over-limit", "queue-over-quota"})
 _ADDS: Final = ("TriggeredScaleUp", "Nominated")
 """Reasons of the Events about a pod for which cluster-autoscaler, or Karpenter, adds a node."""
 _ADDS_NONE: Final = "NotTriggerScaleUp"
@@ -314,12 +313,12 @@ def more_room(evidence: PodEvidence, cause: PodFinding) -> PodFinding:
 
 def _rollout(evidence: PodEvidence, cause: PodFinding) -> PodFinding | None:
     old = next((owner for owner in evidence.owners if owner.old_pods), None)
-    if cause.code not in _FULL_CODES or old is None or (cause.code is not Code.NO_GPU_FITS and _never(cause)):
+    if cause.code not in _FULL_CODES or old is None or (cause.code != "no-gpu-fits" and _never(cause)):
         return None
     name, count = old.metadata.name, counted(old.old_pods, "old pod")
     what = f"the rollout of Deployment {name} adds this pod before it ends the {count}, and both have no room"
     acts = ["roll-in-place", "delete-old-pod"]
-    found = finding(evidence, Code.ROLLOUT_SURGE, f"{what}: {cause.sentence}", *acts, deployment=name)
+    found = finding(evidence, "rollout-surge", f"{what}: {cause.sentence}", *acts, deployment=name)
     return replace(found, details=cause.details)
 
 
@@ -346,7 +345,7 @@ def _new_node(evidence: PodEvidence, cause: PodFinding) -> PodFinding | None:
     else:
         who = f"KAI's node-scale-adjuster asks for a node with its pod {utility.name if utility else ''}"
     what = f"the pod waits for a new node, since {who}; now {cause.sentence}"
-    return finding(evidence, Code.NODE_REQUESTED, what, "wait-for-node", "read-autoscaler")
+    return finding(evidence, "node-requested", what, "wait-for-node", "read-autoscaler")
 
 
 def _no_node(evidence: PodEvidence, cause: PodFinding) -> PodFinding | None:

@@ -5,6 +5,7 @@ queue has children. KAI says "does not exist" of a queue whose parent is missing
 """
 
 import re
+from collections.abc import Mapping
 from math import inf
 from typing import Any, Final
 
@@ -35,10 +36,10 @@ _FULL: Final = {
 _NOT_PREEMPTIBLE: Final = "non-preemptible"
 _PREEMPTIBLE_PRIORITIES: Final = ("train", "build-preemptible")
 """Those of KAI's own priority classes that are preemptible."""
-_INSTEAD: Final = {
-    Code.QUEUE_MISSING: ("an existing queue without child queues", ("create-queue",)),
-    Code.QUEUE_NOT_LEAF: ("one of its child queues", ()),
-    Code.QUEUE_WITHOUT_PARENT: ("a queue with a parent", ("administrator",)),
+_INSTEAD: Final[Mapping[Code, tuple[str, tuple[str, ...]]]] = {
+    "queue-missing": ("an existing queue without child queues", ("create-queue",)),
+    "queue-not-leaf": ("one of its child queues", ()),
+    "queue-without-parent": ("a queue with a parent", ("administrator",)),
 }
 """The queue to be named instead, and what else can be done."""
 _Acts = tuple[tuple[str, ...], dict[str, Any]]  # names of acts, and the texts for their braces
@@ -57,19 +58,19 @@ def unusable_queue(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
     missing = [each for each, fact in evidence.queues.items() if fact.is_missing]
     tree = QueueTree(read, missing=missing if counts or missing != [name] else ())
     fault = tree.fault(name, (evidence.kai_version,) if evidence.kai_version else ())
-    if fault is not None and (fault.code != Code.QUEUE_WITHOUT_PARENT or is_unexplained):
-        which, act = _INSTEAD[Code(fault.code)]
+    if fault is not None and (fault.code != "queue-without-parent" or is_unexplained):
+        which, act = _INSTEAD[fault.code]
         acts, values = _relabel(evidence, which)
         values |= {"remedy": fault.remedy, "command": fault.command}
-        return finding(evidence, Code(fault.code), fault.sentence, *acts, *act, **values)
+        return finding(evidence, fault.code, fault.sentence, *acts, *act, **values)
     if not is_told:
         return None
     if evidence.queues and all(fact.is_known for fact in evidence.queues.values()):
         return _of_other_pool(evidence)
-    which, act = _INSTEAD[Code.QUEUE_MISSING]
+    which, act = _INSTEAD["queue-missing"]
     acts, values = _relabel(evidence, which)
     what = f"KAI does not find the queue {name}, or a parent of it"
-    return finding(evidence, Code.QUEUE_MISSING, what, *acts, *act, **values)
+    return finding(evidence, "queue-missing", what, *acts, *act, **values)
 
 
 def _of_other_pool(evidence: PodEvidence) -> PodFinding | None:
@@ -81,7 +82,7 @@ def _of_other_pool(evidence: PodEvidence) -> PodFinding | None:
     what = f"the queue {name} is of {_pool(queue.node_pool)}, and the pod of {_pool(pool)}"
     acts, place = ("name-queue-of-pool", "name-pool-of-queue"), place_of_label(evidence)
     what += ", whose scheduler does not know it"
-    return finding(evidence, Code.QUEUE_OF_OTHER_POOL, what, *acts, pool=pool or "default", place=place)
+    return finding(evidence, "queue-of-other-pool", what, *acts, pool=pool or "default", place=place)
 
 
 def _pool(name: str) -> str:
@@ -100,7 +101,7 @@ def _empty(evidence: PodEvidence) -> PodFinding | None:
         return None
     where = f": the label {keys.QUEUE_LABEL} of {first_few(empty)} has no value" if empty else ""
     what = f"the pod's queue is empty{where}"
-    return finding(evidence, Code.QUEUE_MISSING, what, "set-or-remove-queue", place=place_of_label(evidence))
+    return finding(evidence, "queue-missing", what, "set-or-remove-queue", place=place_of_label(evidence))
 
 
 def _relabel(evidence: PodEvidence, which: str) -> _Acts:
@@ -140,7 +141,7 @@ def unexplained(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
         return None
     queue = evidence.queue_name or "the default queue"
     what = "KAI cannot schedule the pod and gives no reason"
-    return finding(evidence, Code.UNDECIDED, what, "ask-about-queue", queue=queue)
+    return finding(evidence, "undecided", what, "ask-about-queue", queue=queue)
 
 
 def full_queue(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
@@ -166,7 +167,7 @@ def _full(evidence: PodEvidence, reason: str, text: str, name: str, where: str =
     text = text.removeprefix(f"{reason}:").strip()
     match, request = _FULL[reason].search(text), _REQUESTED.search(text)
     is_limit = reason == "OverLimit"
-    code = Code.QUEUE_OVER_LIMIT if is_limit else Code.QUEUE_OVER_QUOTA
+    code: Code = "queue-over-limit" if is_limit else "queue-over-quota"
     change, why = _preemptible(evidence)
     values: dict[str, Any] = {"change": change, "place": place_of_label(evidence)}
     if match is None or request is None:

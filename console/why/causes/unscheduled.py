@@ -56,7 +56,7 @@ def outside_kai(evidence: PodEvidence, pod: Pod) -> PodFinding:
         yet = " yet" if evidence.age is not None and evidence.age < SETTLED else ""
         what = f"the pod names the scheduler {name}, and no program has looked at the pod{yet}"
         acts = ["correct-scheduler", "set-scheduler"]
-        return finding(evidence, Code.SCHEDULER_UNKNOWN, what, *acts, scheduler=evidence.scheduler)
+        return finding(evidence, "scheduler-unknown", what, *acts, scheduler=evidence.scheduler)
     may_ask = evidence.decision.is_missing and request.is_any and not pod.queue_label
     asks = ["ask-for-queue"] if may_ask else []
     if request.is_share:
@@ -68,10 +68,10 @@ def outside_kai(evidence: PodEvidence, pod: Pod) -> PodFinding:
     else:
         says = f": {one_line(condition.message)}" if condition and condition.status == "False" else ""
         acts = [] if pod.is_bound else [*asks, "read-events"]
-        return finding(evidence, Code.OUTSIDE_KAI, f"{name} schedules the pod, not KAI{says}", *acts)
+        return finding(evidence, "outside-kai", f"{name} schedules the pod, not KAI{says}", *acts)
     acts = [*_left_alone(evidence), *asks, "set-scheduler"]
     what = f"{name} schedules the pod, not KAI: {effect}"
-    return finding(evidence, Code.OTHER_SCHEDULER, what, *acts, scheduler=evidence.scheduler)
+    return finding(evidence, "other-scheduler", what, *acts, scheduler=evidence.scheduler)
 
 
 def _left_alone(evidence: PodEvidence) -> list[str]:
@@ -87,7 +87,7 @@ def gated(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     if not gates:
         return None
     what = f"the pod has the scheduling gate {gates}: no scheduler looks at it before the gate is removed"
-    return finding(evidence, Code.SCHEDULING_GATE, what, "open-gate")
+    return finding(evidence, "scheduling-gate", what, "open-gate")
 
 
 def refused_by_host(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
@@ -112,10 +112,10 @@ def guarded(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
         return None
     words = one_line(match.string[match.end() :], _LONGEST_WORDS)
     act = next((act for start, act in _GUARD_ACTS.items() if words.startswith(start)), "guard-other")
-    code, what = Code.GROUP_REFUSED, "the guard refuses the pod's PodGroup"
     if pod.pod_group_name:
-        code, what = Code.GROUP_UNCHANGED, "the guard keeps the pod's PodGroup as it is"
-    return finding(evidence, code, f"{what}: {words}", act)
+        what = f"the guard keeps the pod's PodGroup as it is: {words}"
+        return finding(evidence, "group-unchanged", what, act)
+    return finding(evidence, "group-refused", f"the guard refuses the pod's PodGroup: {words}", act)
 
 
 def _warnings(evidence: PodEvidence) -> list[Event]:
@@ -131,7 +131,8 @@ def ungrouped(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     refused = guarded(evidence, pod)
     if refused is not None or not evidence.is_kai_served:
         return refused
-    code, warnings = Code.POD_GROUP_MISSING, _warnings(evidence)
+    code: Code = "pod-group-missing"
+    warnings = _warnings(evidence)
     if warnings:
         what = f"KAI's pod-grouper cannot group the pod: {one_line(warnings[-1].message)}"
         return finding(evidence, code, what, "read-pod-grouper")
@@ -159,7 +160,7 @@ def incomplete_gang(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
         exist = f"{match[3]} exist{'s' * (match[3] == '1')}"
         what = f"the workload needs {match[1]} pods{of} at the same time, and only {exist}{gates}"
         details = {"needed": int(match[1]), "exist": int(match[3])}
-    return finding(evidence, Code.GANG_INCOMPLETE, what, "find-missing-pods", details=details)
+    return finding(evidence, "gang-incomplete", what, "find-missing-pods", details=details)
 
 
 def _is_over(evidence: PodEvidence, event: Event) -> bool:
@@ -176,7 +177,7 @@ def node_pool(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
     if evidence.verdict is not None or not pool or not is_known or is_served:
         return None
     what = f"the pod names the node pool {pool}, for which KAI has no scheduler (SchedulingShard)"
-    return finding(evidence, Code.NODE_POOL_WITHOUT_SHARD, what, "correct-node-pool", "create-shard")
+    return finding(evidence, "node-pool-without-shard", what, "correct-node-pool", "create-shard")
 
 
 def node_pool_of(evidence: PodEvidence) -> str:
@@ -209,7 +210,7 @@ def no_scheduler(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
     else:
         what = f"KAI's scheduler has said nothing about the pod{waited(age)}"
         acts = ["start-scheduler", "mend-root-queues"]
-    return finding(evidence, Code.SCHEDULER_SILENT, what, *acts, excluded_by=known)
+    return finding(evidence, "scheduler-silent", what, *acts, excluded_by=known)
 
 
 def not_served(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
@@ -218,4 +219,4 @@ def not_served(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
         return None
     how_long = waited(evidence.age)
     what = f"KAI has said nothing about the pod{how_long}, and KAI's objects are not on this API server"
-    return finding(evidence, Code.KAI_NOT_SERVED, what, "ask-host", "check-dns", "install-kai")
+    return finding(evidence, "kai-not-served", what, "ask-host", "check-dns", "install-kai")

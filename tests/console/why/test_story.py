@@ -59,7 +59,7 @@ def test_a_waiting_pod() -> None:
             _of_group("NotReady", "Waiting for 1 pods.", age=78),
         ],
     )
-    converted = "container main: one whole GPU became 0.5 of a GPU by namespace team (whole-gpu-converted)"
+    converted = "by kaishare in namespace team: 0.5 of a GPU (whole-gpu-converted)"
     assert lines(evidence) == [
         ("created", f"pod {NAME} by ReplicaSet train, requests 0.5 of a GPU", 1),
         ("decided", converted, 1),
@@ -80,9 +80,8 @@ def test_a_waiting_pod() -> None:
         (None, None),
         (PolicyDecision(), None),
         (PolicyDecision(reason="", now_reason="share-injected", now="gpu-fraction 0.5"), "kaishare added nothing to the pod; a new pod would get now: gpu-fraction 0.5"),
-        (PolicyDecision(reason="distributed", now_reason="distributed", now="a whole GPU"), "container main keeps its whole GPU: the pod may be one rank of several; kaishare.dev/distributed=share gives it a share (distributed)"),
-        (PolicyDecision(reason="own-share", now_reason="", now=""), "the pod sets its own share, which is not changed (own-share)"),
-        (PolicyDecision(reason="of-a-newer-release\n", now_reason="", now=""), "by kaishare: of-a-newer-release"),
+        (PolicyDecision(reason="distributed", now_reason="distributed", now="a whole GPU"), "by kaishare in namespace team: 0.5 of a GPU (distributed)"),
+        (PolicyDecision(reason="of-a-newer-release\n", now_reason="", now=""), "by kaishare in namespace team: 0.5 of a GPU (of-a-newer-release)"),
     ],
 )  # fmt: skip
 def test_what_was_decided(decision: PolicyDecision | None, text: str | None) -> None:
