@@ -5,24 +5,18 @@ where it is known, else the form of the names that the kind's controller gives. 
 its namespace: the newest are kept, in bounded memory.
 """
 
-import heapq
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain, count
+from itertools import chain
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from msgspec.structs import replace
-
 from console.cluster.facts import Fact, FactReader, Listing, items
 from kube.kinds import EVENTS, Event, FullMeta, Pod, PodOwner
-from service.names import LONGEST_SUBDOMAIN
-from service.text import shorten
 
-MOST_EVENTS: Final = 500  # maximum number of Events kept of one list
-LONGEST_MESSAGE: Final = 4096  # maximum length of a kept message, in characters
-_LONGEST_WORD: Final = 128  # maximum length of a reason and of a component's name, in characters
+MOST_EVENTS: Final = 500  # number of Events kept of one list; up to twice as many while it is read
+LARGEST: Final = 16 * 1024  # maximum size of a kept Event as JSON; programs write about 1 kB
 _COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 """Annotation of the pods of an Indexed Job."""
 _NOT_CREATED: Final = ("FailedCreate", "FailedCreatePod")
@@ -149,23 +143,21 @@ class EventReader:
                 yield NamedObject(_kind(owner.kind, of_pod), owner.name, is_read=True)
 
     async def _read(self, selector: str, keep: Callable[[Event], bool]) -> Listing[Event]:
-        """List Events, and keep the newest ones, each with a bounded size."""
-        heap: list[tuple[float, int, Event]] = []
-        arrivals = count()
+        """List Events, oldest first, without very large ones; of many, the newest are kept."""
+        events: list[Event] = []
 
         def add(document: bytes) -> None:
-            event = EVENTS.decode(document)
-            if not keep(event):
-                return
-            push = heapq.heappush if len(heap) < MOST_EVENTS else heapq.heappushpop
-            number = next(arrivals)
-            push(heap, (event.moment, number, _bounded(event)))
-            if number == MOST_EVENTS:
+            if len(document) > LARGEST:
+                self.reader.note(f"Events of more than {LARGEST >> 10} KiB were not read")
+            elif keep(event := EVENTS.decode(document)):
+                events.append(event)
+            if len(events) > 2 * MOST_EVENTS:
+                events[:] = sorted(events, key=attrgetter("moment"))[-MOST_EVENTS:]
                 self.reader.note(f"there are more Events than the newest {MOST_EVENTS}, which were read")
 
         query = {"fieldSelector": selector}
         listing = await self.reader.list(EVENTS, self.namespace, query=query, decode=add, what="Events")
-        newest = tuple(event for _, _, event in sorted(heap, key=lambda entry: entry[:2]))
+        newest = tuple(sorted(events, key=attrgetter("moment")))
         return Fact(newest if listing.is_known else newest or listing.value, listing.why, listing.line)
 
 
@@ -179,19 +171,3 @@ def is_of(pod: Pod, uid: str, metadata: FullMeta) -> bool:
         return uid == pod.metadata.uid
     created, since = metadata.creation_timestamp, pod.metadata.creation_timestamp
     return since is None or created is None or created >= since
-
-
-def _bounded(event: Event) -> Event:
-    def word(text: str) -> str:
-        return shorten(text, _LONGEST_WORD)
-
-    about, old = event.involved_object, event.metadata
-    return replace(
-        event,
-        metadata=FullMeta(old.name, old.namespace, creation_timestamp=old.creation_timestamp),
-        involved_object=replace(about, name=shorten(about.name, LONGEST_SUBDOMAIN), uid=word(about.uid)),
-        reason=word(event.reason),
-        message=shorten(event.message, LONGEST_MESSAGE),
-        source=replace(event.source, component=word(event.source.component)),
-        reporting_component=word(event.reporting_component),
-    )

@@ -71,11 +71,11 @@ class PodEvidence:
     queues: Mapping[str, Fact[Queue]] = field(default_factory=dict)  # the pod's queue and its parents by name
     nodes: Listing[Node] = NOT_READ
     shared_gpu_pods: Listing[Pod] = NOT_READ
-    """The pods of all namespaces in GPU groups, reservation pods among them; for a bound pod in its own
-    groups, with the reservation pods of others if these have none."""
+    """The pods of all namespaces in GPU groups, reservation pods among them; for a bound pod the reservation
+    pods of its node."""
     gpu_pods: Listing[GpuPod] = NOT_READ  # KAI's pods of all namespaces that hold GPUs, or wait for them
     scaling_pods: Listing[Pod] = NOT_READ  # of KAI's node-scale-adjuster, which ask an autoscaler for nodes
-    group_members: Sequence[Pod] = ()  # the other pods of the pod's namespace in the pod's GPU groups
+    group_members: Listing[Pod] = NOT_READ  # the other pods of the pod's namespace in its GPU groups
     claims: Listing[VolumeClaim] = NOT_READ  # the PersistentVolumeClaims that the pod mounts
     device_claims: Listing[ResourceClaim] = NOT_READ  # of all namespaces, or else of the pod's
     are_device_claims_of_all: bool = False  # whether these are the ResourceClaims of all namespaces

@@ -6,13 +6,13 @@ remain.
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
 from console.cluster.agents import AgentOptions, Agents
-from console.cluster.facts import MISSING, NOT_READ, Fact, FactReader, Listing, Why, is_read, items
+from console.cluster.facts import MISSING, NOT_READ, Fact, FactReader, Listing, ServedKind, Why, items
 from console.cluster.rules import is_missed_by_kai
 from console.cluster.webhook import does_not_exist, kai_namespace, read_settings
 from console.explain.explainer import ExplainedPod, Explainer
@@ -30,7 +30,7 @@ from console.why.evidence import (
     gpu_pod,
     request_of,
 )
-from console.why.target import POD, Target, find_pod, owner_kind
+from console.why.target import POD, WorkloadKind, find_pod, owner_kind
 from gpuagent.api_types import ApiPod
 from kai import keys
 from kai.installation import NAMESPACE
@@ -61,26 +61,30 @@ _OF_FULL_QUEUES: Final = ("OverLimit", "NonPreemptibleOverQuota")
 _OF_QUEUES: Final = ("QueueDoesNotExist", *_OF_FULL_QUEUES)  # reasons of verdicts that are about queues only
 _OF_VOLUMES: Final = ("VolumeBinding", "PersistentVolumeClaim")
 
+_PODS: Final = ServedKind(group="", version="v1", kind="Pod", resource="pods", is_namespaced=True)
+
 _Work = Iterator[Coroutine[Any, Any, None]]
 
 
 async def read_evidence(
-    client: KubeClient, target: Target, *, agents: AgentOptions, settings_namespace: str
-) -> PodEvidence:
+    client: KubeClient, namespace: str, kinds_named: Sequence[WorkloadKind], name: str, *,
+    agents: AgentOptions, settings_namespace: str,
+) -> PodEvidence:  # fmt: skip
     """Read all that is known about a pod or workload; what cannot be read is unknown, with the reason.
 
     A pod that does not exist is missing, since its Events may tell what happened to it. The webhook's
     settings are in a ConfigMap of `settings_namespace`. Raises UsageError if the pod, the list of the
     workload's pods, or the kind cannot be read, or if the namespace does not exist.
     """
-    reader = FactReader(client, most_requests=MOST_REQUESTS)
-    kind, pod, workload = await find_pod(reader, target)
-    place, now = target.namespace, datetime.now(UTC)
-    evidence = PodEvidence(now=now, namespace=place, kind=kind, name=target.name, pod=pod, workload=workload)
-    reading = _Reading(reader, evidence, EventReader(reader, place, kind, target.name))
+    reader, kind = FactReader(client, most_requests=MOST_REQUESTS), kinds_named[0].name
+    pod, workload = await find_pod(reader, namespace, kinds_named, name)
+    evidence = PodEvidence(
+        now=datetime.now(UTC), namespace=namespace, kind=kind, name=name, pod=pod, workload=workload
+    )
+    reading = _Reading(reader, evidence, EventReader(reader, namespace, kind, name))
     await _run(reading.basics())
     if reading.namespace.is_missing:
-        raise UsageError(does_not_exist(place))
+        raise UsageError(does_not_exist(namespace))
     if pod.known is not None:
         await _run(reading.details(pod.known, agents, settings_namespace))
         await _run(reading.rest(pod.known))
@@ -111,7 +115,7 @@ class _Reading:
     def basics(self) -> _Work:
         """Yield the requests of every answer."""
         pod, workload = self.evidence.pod.known, self.evidence.workload.known
-        is_pod, name = self.evidence.kind == POD.kind, pod.name if pod else self.evidence.name
+        is_pod, name = self.evidence.kind == POD.name, pod.name if pod else self.evidence.name
         yield self._read_namespace()
         yield self._read("group_events", self.events.about_groups(pod, workload))
         if pod is not None or is_pod:
@@ -127,7 +131,8 @@ class _Reading:
     def details(self, pod: Pod, agents: AgentOptions, settings_namespace: str) -> _Work:
         """Yield the requests that the state of the pod needs."""
         if pod.is_bound and pod.gpu_groups:
-            yield self._read_shared_gpu_pods(pod)
+            yield self._read("shared_gpu_pods", self._list_reservations(pod))
+            yield self._read("group_members", self._list_group_members(pod))
         if pod.is_bound and pod.status.phase == "Running":
             yield self._read_figures(pod, agents)
         elif not pod.is_bound and not pod.spec.scheduling_gates:
@@ -146,7 +151,8 @@ class _Reading:
         if is_of_nodes:
             yield self._read("nodes", listing(kinds.NODES))
         if is_of_nodes or evidence.bind_request.known is not None:
-            yield self._read_shared_gpu_pods(pod)
+            query = {"labelSelector": keys.GPU_GROUP, **_NOT_SUCCEEDED}
+            yield self._read("shared_gpu_pods", self._list_pods("", query, "pods of other namespaces"))
         if is_of_nodes or (verdict is not None and verdict.reason in _OF_FULL_QUEUES):
             yield self._read("gpu_pods", self._list_gpu_pods())
         if verdict is not None and _is_about_volumes(verdict) and pod.claim_names:
@@ -164,13 +170,10 @@ class _Reading:
     def rest(self, pod: Pod) -> _Work:
         """Yield the requests that complete the story, as far as requests remain."""
         is_told = self.evidence.gpu_pods.is_known and request_of(pod).is_share
-        is_open = pod.is_bound and self.evidence.shared_gpu_pods.is_known and not self.evidence.reservations
         if is_told:
             scaling = self._list_pods(_SCALING, _SCALING_QUERY, f"pods in {_SCALING}")
             yield self._read("scaling_pods", scaling)
-        if is_open:
-            yield self._read_reservations()
-        if not self.evidence.owners and self.reader.remaining > is_told + is_open:
+        if not self.evidence.owners and self.reader.remaining > is_told:
             yield self._read_owners(pod, is_optional=True)
 
     async def _read(self, name: str, request: Coroutine[Any, Any, Fact[Any]]) -> None:
@@ -196,7 +199,7 @@ class _Reading:
         request = await self.reader.get(kinds.BIND_REQUESTS, pod.name, pod.metadata.namespace)
         if request.known is not None:
             metadata = request.known.metadata
-            uid = next((each.uid for each in metadata.owner_references if each.kind == POD.kind), "")
+            uid = next((each.uid for each in metadata.owner_references if each.kind == POD.name), "")
             request = request if is_of(pod, uid, metadata) else MISSING
         self.evidence.bind_request = request
 
@@ -240,28 +243,19 @@ class _Reading:
             metadata = read.known.metadata
         self.evidence.owners = owners
 
-    async def _read_shared_gpu_pods(self, pod: Pod) -> None:
-        """Read the pods in GPU groups that have not ended: of all namespaces if the caller may, else of one.
+    async def _list_reservations(self, pod: Pod) -> Listing[Pod]:
+        """List the reservation pods on the pod's node; without any, KAI may use another namespace."""
+        on_node = f"spec.nodeName={one_line(pod.spec.node_name)},{_NOT_ENDED['fieldSelector']}"
+        query = {"labelSelector": f"{keys.APP_LABEL}={keys.RESERVATION_APP}", "fieldSelector": on_node}
+        return await self._list_pods(keys.RESERVATION_APP, query, "reservation pods")
 
-        Of a bound pod only its own groups are read, so that the pods of other groups do not fill the list.
-        """
-        groups = sorted(pod.gpu_groups) if pod.is_bound else []
-        selector = f"{keys.GPU_GROUP} in ({','.join(groups)})" if groups else keys.GPU_GROUP
-        query = {"labelSelector": selector, **(_NOT_ENDED if pod.is_bound else _NOT_SUCCEEDED)}
-        pods = near = await self._list_pods("", query, "pods of other namespaces")
-        if not is_read(pods) and pod.gpu_groups:
-            near = await self._list_pods(pod.metadata.namespace, query, "pods")
-        self.evidence.shared_gpu_pods = pods
-        own = pod.metadata.namespace
-        others = [each for each in items(near) if each.metadata.namespace == own and each.name != pod.name]
-        self.evidence.group_members = [each for each in others if each.gpu_groups & pod.gpu_groups]
-
-    async def _read_reservations(self) -> None:
-        """Read the reservation pods of other groups, which show whether KAI uses the default namespace."""
-        query = {"labelSelector": f"{keys.APP_LABEL}={keys.RESERVATION_APP}", **_NOT_ENDED}
-        others = await self._list_pods(keys.RESERVATION_APP, query, "reservation pods")
-        shared = self.evidence.shared_gpu_pods
-        self.evidence.shared_gpu_pods = Fact((*items(shared), *items(others)), others.why, others.line)
+    async def _list_group_members(self, pod: Pod) -> Listing[Pod]:
+        """List the other pods of the pod's namespace in its GPU groups, that have not ended."""
+        selector = f"{keys.GPU_GROUP} in ({','.join(sorted(pod.gpu_groups))})"
+        query = {"labelSelector": selector, **_NOT_ENDED}
+        listing = await self._list_pods(pod.metadata.namespace, query, "pods")
+        others = tuple(each for each in items(listing) if each.name != pod.name)
+        return Fact(others, listing.why, listing.line)
 
     async def _list_gpu_pods(self) -> Listing[GpuPod]:
         """List what holds GPUs, and what waits for them: the pods of the scheduler, with little of each."""
@@ -301,7 +295,7 @@ class _Reading:
         own = metadata.policy(name, published.rules.default_mode)
         explainer = Explainer(name, {} if own is None else {name: own}, published.rules)
         owned = FullMeta(pod.name, name)
-        for item in explain_object(explainer, POD, owned, pod.document, ""):
+        for item in explain_object(explainer, _PODS, owned, pod.document, ""):
             if isinstance(item, ExplainedPod):
                 now = ("", _SOMETHING_ELSE) if _is_outdated(item) else (reason_code(item), headline(item))
                 decision = PolicyDecision(reason=reason, now_reason=now[0], now=now[1])

@@ -36,6 +36,8 @@ _OF_POD: Final = (
 """Reasons of the Events about a pod that waits."""
 _FLAGS: Final = (*(reason.event_reason for reason in FlagReason), WITHIN_SHARE)
 _MOST: Final = 5  # different messages of one kind that are steps of their own
+_MOST_COMPARED: Final = 50  # different messages of one kind that are compared with each other
+_LEAST_REPEATED: Final = 30  # length of a message from which its words in another message are no coincidence
 _EARLIEST: Final = datetime.fromtimestamp(0, UTC)
 _LONGEST: Final = 4096
 """Characters of a message that are read."""
@@ -199,8 +201,12 @@ def _steps(what: str, messages: Iterable[_Told]) -> list[Step]:
         if step.text.strip():
             by_text[_key(step.text)].append((about, step))
     combined = sorted(map(_combined, by_text.values()), key=_age)
-    rest, steps = len(combined[:-_MOST]), []
-    for step in combined[-_MOST:]:
+    newest = combined[-_MOST_COMPARED:]
+    # The message of a PodGroup contains those of its pods.
+    texts = [step.text for step in newest if len(step.text) > _LEAST_REPEATED]
+    different = [step for step in newest if not any(text in step.text for text in texts if text != step.text)]
+    rest, steps = len(combined) - len(newest) + len(different[:-_MOST]), []
+    for step in different[-_MOST:]:
         last = step.last if step.times > 1 and step.last != step.at else None
         steps.append(replace(step, what=what, last=last, text=one_line(step.text).rstrip(". ")))
     return [*([Step(at=None, what=what, text=counted(rest, "earlier message"))] if rest else []), *steps]

@@ -1,87 +1,81 @@
 """Finds the pod or workload that `kaishare why` explains."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from console.cluster.facts import MISSING, NOT_READ, Fact, FactReader, ServedKind, Why, is_read
+from console.cluster.facts import MISSING, NOT_READ, Fact, FactReader, Why, is_read
 from console.why.events import is_made_for
 from kube.kinds import PODS, Kind, ObjectOwner, Pod, PodOwner, decode_pod_with_document
 from kube.metadata import LabelSelector
 from service.command import UsageError
-from service.names import is_dns_label, is_label_value
+from service.names import is_dns_label, is_dns_subdomain, is_label_value
 from service.text import quoted
 
 _TRAINING: Final = "training.kubeflow.org/job-name"
-_TABLE: Final = (
-    # API version, kind, its short name in kubectl, and the label of its pods that has its name
-    ("v1", "Pod", "po", ""),
-    ("apps/v1", "Deployment", "deploy", ""),
-    ("apps/v1", "ReplicaSet", "rs", ""),
-    ("apps/v1", "StatefulSet", "sts", ""),
-    ("apps/v1", "DaemonSet", "ds", ""),
-    ("batch/v1", "Job", "", ""),
-    ("batch/v1", "CronJob", "cj", ""),
-    ("v1", "ReplicationController", "rc", ""),
-    # The labels are those of `webhook.policy.operators`, and of KubeRay's common/label.go.
-    ("kubeflow.org/v1", "PyTorchJob", "", _TRAINING),
-    ("kubeflow.org/v1", "TFJob", "", _TRAINING),
-    ("kubeflow.org/v1", "XGBoostJob", "", _TRAINING),
-    ("kubeflow.org/v1", "JAXJob", "", _TRAINING),
-    ("kubeflow.org/v1", "PaddleJob", "", _TRAINING),
-    ("kubeflow.org/v1", "MPIJob", "", _TRAINING),
-    ("kubeflow.org/v1", "Notebook", "", ""),
-    ("jobset.x-k8s.io/v1alpha2", "JobSet", "", "jobset.sigs.k8s.io/jobset-name"),
-    ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "lws", "leaderworkerset.sigs.k8s.io/name"),
-    ("ray.io/v1", "RayCluster", "", "ray.io/cluster"),
-    ("ray.io/v1", "RayJob", "", ""),
-    ("ray.io/v1", "RayService", "", ""),
-)
-"""The kinds that make pods and need no discovery; the first of several with a name counts."""
 
 
-def _served(api_version: str, kind: str) -> ServedKind:
-    group, _, version = api_version.rpartition("/")
-    resource = f"{kind.lower()}s"
-    return ServedKind(group=group, version=version, kind=kind, resource=resource, is_namespaced=True)
+class WorkloadKind(NamedTuple):
+    """A kind that makes pods."""
 
-
-_KNOWN: Final = {(version.rpartition("/")[0], kind): _served(version, kind) for version, kind, _, _ in _TABLE}
-_NAMES: Final = {(version.rpartition("/")[0], kind): more for version, kind, *more in _TABLE}
-POD: Final = _KNOWN["", "Pod"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """A pod or a workload in a namespace."""
-
-    namespace: str
-    kind: str = POD.kind  # the kind as it was typed: `deploy`, `Deployment`, `pytorchjobs.kubeflow.org`
+    group: str
+    version: str
     name: str
+    short: str = ""  # its short name in kubectl
+    label: str = ""  # the label of its pods that has its name
 
     @property
-    def known_kind(self) -> ServedKind | None:
-        """The kind; None if only the API server can tell."""
-        return find_kind(self.kind, _KNOWN.values())
+    def kind(self) -> Kind[PodOwner]:
+        """The kind, for paths."""
+        return Kind(self.group, self.version, f"{self.name.lower()}s", self.name, PodOwner)
+
+    def is_named(self, word: str) -> bool:
+        """Whether a word names the kind, as in kubectl: `deploy`, `Deployment`, `jobs.v1.batch`."""
+        name, _, rest = word.lower().partition(".")
+        names = {self.name.lower(), self.kind.resource, self.short or self.kind.resource}
+        return name in names and rest in {"", self.group, f"{self.version}.{self.group}".rstrip(".")}
 
 
-def _words(kind: ServedKind) -> Sequence[str]:
-    """Return the short name of a kind, and the label of its pods with the object's name; empty for none."""
-    return _NAMES.get((kind.group, kind.kind), ("", ""))
+POD: Final = WorkloadKind("", "v1", "Pod", "po")
+_WORKLOADS: Final = (
+    WorkloadKind("apps", "v1", "Deployment", "deploy"),
+    WorkloadKind("apps", "v1", "ReplicaSet", "rs"),
+    WorkloadKind("apps", "v1", "StatefulSet", "sts"),
+    WorkloadKind("apps", "v1", "DaemonSet", "ds"),
+    WorkloadKind("batch", "v1", "Job"),
+    WorkloadKind("batch", "v1", "CronJob", "cj"),
+    WorkloadKind("", "v1", "ReplicationController", "rc"),
+    # The labels are those of `webhook.policy.operators`, and of KubeRay's common/label.go.
+    *(
+        WorkloadKind("kubeflow.org", "v1", f"{name}Job", label=_TRAINING)
+        for name in ("PyTorch", "TF", "XGBoost", "JAX", "Paddle", "MPI")
+    ),
+    WorkloadKind("kubeflow.org", "v2beta1", "MPIJob", label=_TRAINING),
+    WorkloadKind("kubeflow.org", "v1", "Notebook"),
+    WorkloadKind("jobset.x-k8s.io", "v1alpha2", "JobSet", label="jobset.sigs.k8s.io/jobset-name"),
+    WorkloadKind(
+        "leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet", "lws", "leaderworkerset.sigs.k8s.io/name"
+    ),
+    WorkloadKind("ray.io", "v1", "RayCluster", label="ray.io/cluster"),
+    WorkloadKind("ray.io", "v1", "RayJob"),
+    WorkloadKind("ray.io", "v1", "RayService"),
+)
+_EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
 
 
-def find_kind(word: str, kinds: Iterable[ServedKind]) -> ServedKind | None:
-    """Return the first kind that a word names, as in kubectl: `deploy`, `Deployment`, `jobs.v1.batch`."""
-    name, _, rest = word.lower().partition(".")
-    for kind in kinds:
-        groups = {"", kind.group, f"{kind.version}.{kind.group}".rstrip(".")}
-        names = {kind.kind.lower(), kind.resource, _words(kind)[0] or kind.resource}
-        if name in names and rest in groups and kind.is_namespaced:
-            return kind
-    return None
+def parse_target(text: str) -> tuple[Sequence[WorkloadKind], str]:
+    """Read `POD` or `KIND/NAME`; return the kinds of that name, and the object's name. Raises ValueError."""
+    word, slash, name = text.rpartition("/")
+    kinds = [each for each in (POD, *_WORKLOADS) if each.is_named(word or "pod")]
+    if not kinds or (slash and not word):
+        raise ValueError(
+            f"{quoted(word)} is not the name of a known kind; give the pod, or such as deploy/web"
+        )
+    if not is_dns_subdomain(name):
+        raise ValueError(f"{quoted(name)} is not the name of an object; give POD or KIND/NAME")
+    return kinds, name
 
 
 def owner_kind(owner: ObjectOwner) -> Kind[PodOwner] | None:
@@ -90,77 +84,56 @@ def owner_kind(owner: ObjectOwner) -> Kind[PodOwner] | None:
     A tenant writes the reference, so that nothing of it goes into a path unchecked.
     """
     group, _, version = owner.api_version.rpartition("/")
-    known = _KNOWN.get((group, owner.kind))
-    if known in (None, POD) or not is_dns_label(version):
-        return None
-    return Kind(group, version, f"{owner.kind.lower()}s", owner.kind, PodOwner)
+    is_known = any((each.group, each.name) == (group, owner.kind) for each in _WORKLOADS)
+    return WorkloadKind(group, version, owner.kind).kind if is_known and is_dns_label(version) else None
 
 
-_EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
-_BUILT_IN_GROUPS: Final = frozenset({"", "apps", "batch"})
-"""API groups of Kubernetes' own workloads; the core group has the empty name."""
+async def find_pod(
+    reader: FactReader, namespace: str, kinds: Sequence[WorkloadKind], name: str
+) -> tuple[Fact[Pod], Fact[PodOwner]]:
+    """Find the pod of an answer; return it, and the workload if that is named by one of several versions.
 
-
-async def find_pod(reader: FactReader, target: Target) -> tuple[str, Fact[Pod], Fact[PodOwner]]:
-    """Find the pod of an answer; return the kind of the named object, the pod, and the workload if named.
-
-    Raises UsageError if the pod or the list of pods cannot be read, or if the kind does not exist.
+    Raises UsageError if the pod or the list of pods cannot be read, or if the kind is not served.
     """
-    if target.known_kind == POD:
-        pod = await reader.get(PODS, target.name, target.namespace, decode=decode_pod_with_document)
+    if kinds[0] == POD:
+        pod = await reader.get(PODS, name, namespace, decode=decode_pod_with_document)
         if not pod.is_known:
-            raise UsageError(_unreadable(reader, pod, f"get pods in namespace {target.namespace}"))
-        return POD.kind, pod, NOT_READ
-    kind = target.known_kind or await _discover(reader, target)
-    workload = await _get(reader, kind, target)
-    if workload.why is Why.UNSERVED:  # the operator of this cluster serves another version
-        kind = await _discover(reader, target)
-        workload = await _get(reader, kind, target)
-    pod = MISSING if workload.is_missing else await _newest_pod(reader, kind, target, workload)
-    return kind.kind, pod, workload
+            raise UsageError(_unreadable(reader, pod, f"get pods in namespace {namespace}"))
+        return pod, NOT_READ
+    for each in kinds:
+        workload = await reader.get(each.kind, name, namespace)
+        if workload.why is not Why.UNSERVED:
+            break
+    else:
+        raise UsageError(f"the API server does not serve the kind {kinds[0].name}")
+    pod = MISSING if workload.is_missing else await _newest_pod(reader, namespace, each, name, workload.known)
+    return pod, workload
 
 
-async def _discover(reader: FactReader, target: Target) -> ServedKind:
-    served = await reader.served()
-    if served.known is None:
-        raise UsageError(served.line)
-    kind = find_kind(target.kind, served.known)
-    if kind is None:
-        raise UsageError(f"the API server serves no kind {quoted(target.kind)} in namespaces")
-    return kind
-
-
-async def _get(reader: FactReader, kind: ServedKind, target: Target) -> Fact[PodOwner]:
-    path = Kind(kind.group, kind.version, kind.resource, kind.kind, PodOwner)
-    return await reader.get(path, target.name, target.namespace)
-
-
-def _selector(kind: ServedKind, name: str, workload: PodOwner | None) -> str:
+def _selector(kind: WorkloadKind, name: str, workload: PodOwner | None) -> str:
     """Return the label selector of a workload's pods; empty if they have to be found by their owners."""
     try:
         own = msgspec.convert(workload.spec.selector, LabelSelector).query if workload else ""
     except msgspec.ValidationError:  # a custom resource's selector may have another shape
         own = ""
-    label = _words(kind)[1]
-    return own or (f"{label}={name}" if label and is_label_value(name) else "")
+    return own or (f"{kind.label}={name}" if kind.label and is_label_value(name) else "")
 
 
 async def _newest_pod(
-    reader: FactReader, kind: ServedKind, target: Target, workload: Fact[PodOwner]
+    reader: FactReader, namespace: str, kind: WorkloadKind, name: str, workload: PodOwner | None
 ) -> Fact[Pod]:
-    selector = _selector(kind, target.name, workload.known)
+    selector = _selector(kind, name, workload)
     best: list[Pod] = []
 
     def add(document: bytes) -> None:
         pod = decode_pod_with_document(document)
-        owners = pod.metadata.owner_references
-        if (selector or _is_owned(owners, kind, target.name)) and (not best or _rank(pod) > _rank(best[0])):
-            best[:] = [pod]
+        is_own = selector or any(_is_owned(owner, kind, name) for owner in pod.metadata.owner_references)
+        best[:] = [max([*best, pod], key=_rank)] if is_own else best
 
     query = {"labelSelector": selector} if selector else None
-    listing = await reader.list(PODS, target.namespace, query=query, decode=add, what="pods")
+    listing = await reader.list(PODS, namespace, query=query, decode=add, what="pods")
     if not listing.is_known and not (is_read(listing) and best):
-        raise UsageError(_unreadable(reader, listing, f"list pods in namespace {target.namespace}"))
+        raise UsageError(_unreadable(reader, listing, f"list pods in namespace {namespace}"))
     return Fact(best[0]) if best else MISSING
 
 
@@ -169,20 +142,16 @@ def _rank(pod: Pod) -> tuple[bool, datetime, str]:  # pods that wait are the hig
     return waits, pod.metadata.creation_timestamp or _EARLIEST, pod.name
 
 
-def _is_owned(owners: Sequence[ObjectOwner], kind: ServedKind, name: str) -> bool:
-    own = any(owner.name == name for owner in owners if owner.kind == kind.kind)
-    return own or any(_is_between(owner.name, kind, name) for owner in owners if owner.kind != kind.kind)
-
-
-def _is_between(owner: str, kind: ServedKind, name: str) -> bool:
-    """Whether an owner of pods has a name that a controller gives to one that belongs to a workload.
+def _is_owned(owner: ObjectOwner, kind: WorkloadKind, name: str) -> bool:
+    """Whether an owner of a pod is the workload, or has a name that a controller gives to one between them.
 
     Controllers outside Kubernetes also give it the workload's own name: the StatefulSet of a Notebook
     (notebook-controller), the Job that submits a RayJob (KubeRay).
     """
-    if owner == name:
-        return kind.group not in _BUILT_IN_GROUPS
-    return is_made_for(owner, name) and (kind.kind != "CronJob" or owner[len(name) + 1 :].isdigit())
+    if owner.name == name:
+        return owner.kind == kind.name or kind.group not in ("", "apps", "batch")
+    is_run = kind.name != "CronJob" or owner.name[len(name) + 1 :].isdigit()
+    return owner.kind != kind.name and is_made_for(owner.name, name) and is_run
 
 
 def _unreadable(reader: FactReader, fact: Fact[Any], right: str) -> str:

@@ -168,7 +168,7 @@ def make_evidence(pod: Pod | Fact[Pod] | None = None, **fields: Any) -> PodEvide
 
 _PLAIN = frozenset(
     {*("now", "namespace", "kind", "name", "scheduler", "kai_version", "kai_namespace"),
-        *("notes", "not_visible"), *("owners", "group_members", "queues")}
+        *("notes", "not_visible"), *("owners", "queues")}
 )  # fmt: skip
 """Fields of the evidence that are no facts."""
 

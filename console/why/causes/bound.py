@@ -92,7 +92,7 @@ def running(evidence: PodEvidence, pod: Pod) -> PodFinding:
     if not (evidence.pod_events.is_known or evidence.figures.is_known):
         unknown.append("its flags are not known, since neither all Events nor its node's agent could be read")
     if pod.gpu_groups and evidence.shared_gpu_pods.is_known and not evidence.reservations:
-        no_pod = f"since the namespace {keys.RESERVATION_APP} has no reservation pod"
+        no_pod = f"since {keys.RESERVATION_APP} has no reservation pod on its node"
         unknown.append(f"whether its GPU is reserved is not known, {no_pod}")
     request = request_of(pod)
     has = f"the pod has {request.text}" if request.is_any or request.claims else ""
@@ -228,7 +228,7 @@ def _ranks(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
     owner, size_of_gang = pod.metadata.owner, evidence.gang_size
     is_gang = owner is not None and owner.controller and owner.kind not in _CONTROLLERS
     is_gang = is_gang if size_of_gang is None else size_of_gang > 1
-    others = sum(each.pod_group_name == pod.pod_group_name for each in evidence.group_members)
+    others = sum(each.pod_group_name == pod.pod_group_name for each in items(evidence.group_members))
     if is_gang and others:
         what = f"the pod runs on the same GPU as {counted(others, 'other pod')} of its job"
         yield finding(evidence, "ranks-share-gpu", what, "whole-gpus-for-ranks", "one-pod-for-ranks")

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from console.cluster.facts import Why, items
 from console.why.core import explain
-from console.why.events import LONGEST_MESSAGE, MOST_EVENTS
+from console.why.events import LARGEST, MOST_EVENTS
 from console.why.evidence import PodEvidence
 from console.why.reader import MOST_REQUESTS
 from kai.releases import Version
@@ -298,18 +298,18 @@ async def test_the_newest_of_many_events_are_kept_with_short_messages(server: Ob
     server.add(*cluster())
     server.add(*(make_event(number, message="x" * 100) for number in range(5000)))
     server.add(make_event(9999, message="y" * 2_000_000, reason="z" * 100_000))
+    server.add(make_event(9998, message="y" * (LARGEST - 1000)))
     about = {"kind": "Pod", "name": NAME}
     server.add(make("Event", "times", involvedObject=about, lastTimestamp="0001-01-01T00:00:00Z"))
     server.add(make("Event", "broken", involvedObject=about, count="many"))
     evidence = await read(server)
     events = items(evidence.pod_events)
-    assert len(events) == MOST_EVENTS
-    assert [each.metadata.name for each in events[-2:]] == ["event-4999", "event-9999"]
-    assert len(events[-1].message) == LONGEST_MESSAGE
-    assert len(events[-1].reason) < 200
+    assert MOST_EVENTS <= len(events) <= 2 * MOST_EVENTS
+    assert [each.metadata.name for each in events[-2:]] == ["event-4999", "event-9998"]
     assert set(evidence.notes) == {
         "1 object of Events cannot be decoded",
         "there are more Events than the newest 500, which were read",
+        "Events of more than 16 KiB were not read",
     }
 
 
@@ -344,13 +344,10 @@ async def test_pods_of_others_hide_no_reservation_pod(
     server.add(make_reservation("of-another-gpu"), *crowd, *runs)
     assert explain(await read(server)).cause.code == "no-reservation"
     server.add(make_reservation("group-2"))
-    whole = await read(server)
-    assert (explain(whole).cause.code, whole.notes) == ("running", ())
     for pod in crowd:
         pod["metadata"]["labels"]["runai-gpu-group"] = "group-2"
-    cut = await read(server)
-    assert cut.shared_gpu_pods.why is Why.PARTIAL
-    assert explain(cut).cause.code == "running", "nothing is known of its reservation pod"
+    whole = await read(server)
+    assert (explain(whole).cause.code, whole.notes) == ("running", ())
 
 
 async def test_kai_may_reserve_gpus_in_another_namespace(server: ObjectServer) -> None:
@@ -359,7 +356,7 @@ async def test_kai_may_reserve_gpus_in_another_namespace(server: ObjectServer) -
     answer = explain(await read(server))
     assert answer.cause.code == "running"
     assert not any(remedy.command for finding in answer.findings for remedy in finding.remedies)
-    assert "the namespace kai-resource-reservation has no reservation pod" in answer.cause.sentence
+    assert "kai-resource-reservation has no reservation pod on its node" in answer.cause.sentence
     # A reservation pod of another GPU shows that KAI uses the default namespace. A tenant's labels do not count.
     server.add(make_reservation("of-another-gpu"))
     assert explain(await read(server)).cause.code == "no-reservation"
@@ -380,9 +377,9 @@ async def test_a_pod_that_has_ended_holds_no_gpu(server: ObjectServer, phase: st
     server.objects.clear()
     server.add(*gang)
     evidence = await read(server)
-    assert [pod.name for pod in evidence.group_members] == ["mate"]
+    assert [pod.name for pod in items(evidence.group_members)] == ["mate"]
     server.forbidden = lambda path: path == list_path("Pod")
-    assert [pod.name for pod in (await read(server)).group_members] == ["mate"]
+    assert [pod.name for pod in items((await read(server)).group_members)] == ["mate"]
 
 
 async def test_events_that_cannot_be_read_are_not_missing(server: ObjectServer) -> None:
@@ -449,7 +446,7 @@ async def test_everything_about_a_pod_that_runs(server: ObjectServer) -> None:
     server.add(*running_cluster())
     server.refusals = {"/proxy/": says(figures())}
     evidence = await read(server)
-    assert [each.name for each in evidence.group_members] == ["mate"]
+    assert [each.name for each in items(evidence.group_members)] == ["mate"]
     figures_of_pod = evidence.figures.known
     assert figures_of_pod is not None
     assert figures_of_pod.pod is not None
@@ -579,24 +576,13 @@ async def test_a_workload_that_does_not_exist_or_is_not_served(server: ObjectSer
     evidence = await read(server, "nothing", "sts")
     assert (evidence.workload.is_missing, evidence.pod.is_missing) == (True, True)
     server.unserved = ("/apis/kubeflow.org/",)
-    server.refusals = {"/apis$": says(json.dumps({"items": []}))}
-    for kind in ("mpijob", "unknown"):
-        with pytest.raises(UsageError, match=f'the API server serves no kind "{kind}" in namespaces'):
-            await read(server, "llm", kind)
+    with pytest.raises(UsageError, match="the API server does not serve the kind MPIJob"):
+        await read(server, "llm", "mpijob")
 
 
-async def test_another_version_of_a_kind_is_found_by_discovery(server: ObjectServer) -> None:
-    kind = {"group": "kubeflow.org", "version": "v2beta1", "kind": "MPIJob"}
-    version = {
-        "version": "v2beta1",
-        "resources": [{"resource": "mpijobs", "scope": "Namespaced", "responseKind": kind}],
-    }
-    group = {"metadata": {"name": "kubeflow.org"}, "versions": [version]}
+async def test_another_version_of_a_kind_is_found(server: ObjectServer) -> None:
     server.unserved = ("/apis/kubeflow.org/v1/",)
-    server.refusals = {
-        "/apis$": says(json.dumps({"items": [group]})),
-        "/v2beta1/namespaces/team/mpijobs/llm$": says(json.dumps(make("MPIJob", "llm"))),
-    }
+    server.refusals = {"/v2beta1/namespaces/team/mpijobs/llm$": says(json.dumps(make("MPIJob", "llm")))}
     labels = {"training.kubeflow.org/job-name": "llm"}
     server.add(make("Namespace", TEAM, ""), make_pod("llm-worker-0", labels=labels))
     evidence = await read(server, "llm", "mpijob")
