@@ -16,10 +16,8 @@ from service.text import LONGEST_LINE, one_line
 
 _TABLE: Final = """
 # The pod's devices are ResourceClaims.
-create-device-claim: Create the ResourceClaim, or correct resourceClaimName in the pod's template.
-    $ kubectl get resourceclaims --namespace {namespace}
-read-template: Create the ResourceClaimTemplate, or correct its name in the pod's template.
-    $ kubectl get resourceclaimtemplates --namespace {namespace}
+create-device-claim: Create the {source}, or correct its name in the pod's template.
+    $ kubectl get resourceclaims,resourceclaimtemplates --namespace {namespace}
 label-claim: Give the ResourceClaim the label of the pod's queue.
     $ kubectl label resourceclaim {claim} --namespace {namespace} --overwrite kai.scheduler/queue={queue}
 use-template: Or let each pod have a claim of its own, by resourceClaimTemplateName: KAI asks it for no label.
@@ -37,7 +35,6 @@ quota: Ask for a larger ResourceQuota, or for less. KAI's queue has nothing to d
 administrator: Administrator: {remedy}. $ {command}
 change-refused: Change in the pod's template what the message names. $ kaishare explain --live -n {namespace}
 change-named: Change what the message names. $ kubectl describe {kind} {name} --namespace {namespace}
-change-template: Change in the pod's template what the message names.
 request-whole: Request a whole GPU (nvidia.com/gpu: 1) instead of a share.
 install-runtime-class: Administrator: install the RuntimeClass (the GPU operator has it), or stop KAI from
     setting it (gpuPodRuntimeClassName). $ kubectl get runtimeclass
@@ -47,8 +44,7 @@ look-for-name: Look for its name. $ kubectl get pods --namespace {namespace}
 look-at-workload: Look at the workload's own status. $ kubectl describe {kind} {name} --namespace {namespace}
 resume: Set spec.suspend to false, or wait for the program that admits it, such as Kueue.
 scale-up: Scale it up.
-create-again: Create the pod again, if it has no controller, which would do so.
-recreate-deleted: Create the pod again: a person or a controller deleted it.
+create-again: Create the pod again, if no controller does.
 spare-reservations: Administrator: never delete pods in kai-resource-reservation. KAI's binder deletes a pod
     without an Event when the reservation pod of its GPU is deleted.
 find-lost-member: Find out why the missing pod ended, then start the job again.
@@ -120,9 +116,6 @@ request-less-or-other-queue: Request less, or name another queue.
 fewer-or-other-queue: Start the workload with fewer or smaller pods, or name another queue.
 raise-queue: Administrator: raise spec.resources.{resource} of the queue.
     $ kubectl edit queues.scheduling.run.ai {queue}
-raise-some-queue: Administrator: raise spec.resources.{resource} of the queue.
-    $ kubectl get queues.scheduling.run.ai
-raise-other-queue: Administrator: raise spec.resources.{resource} of the queue.
 preemptible: {change}, {place}. KAI may then evict the pod when another queue needs its quota.
 wait-for-guaranteed: Or wait until other pods of the queue end that are not preemptible.
 name-a-queue: Or name a queue with the label kai.scheduler/queue, {place}.
@@ -163,13 +156,10 @@ scale-from-zero: If the nodes with GPUs are scaled to zero, an administrator rai
 correct-resource: Correct the resource's name in the pod's template, if it is a typing mistake.
     $ kubectl describe nodes
 install-plugin: Administrator: install the device plugin that offers {resource}, or look at its pods' log.
-keep-whole-gpu: Request a whole GPU, which these nodes take: set the annotation kaishare.dev/whole-gpu: "true"
-    in the pod's template.
-request-whole-gpu: Request a whole GPU, which these nodes take: nvidia.com/gpu: 1 instead of the share.
+request-whole-gpu: Request a whole GPU, which these nodes take: nvidia.com/gpu: 1 instead of the share, with
+    the annotation kaishare.dev/whole-gpu: "true" in a namespace that gives shares.
 request-mig: Request a MIG device by its resource name, such as nvidia.com/mig-1g.10gb, or GPUs on nodes
     without MIG. Waiting does not help. $ kubectl get nodes --label-columns nvidia.com/mig.strategy
-no-share-there: Policy owner: give no share in this namespace, if its pods are for these nodes
-    (kaishare.dev/gpu-fraction).
 wait-for-evicted: Wait: an evicted pod may take its terminationGracePeriodSeconds, 30 s by default.
 check-names: Check the names that the pod uses: {names}.
 ask-why: Ask an administrator to run the same command, and to look at the log of KAI's scheduler.
@@ -186,21 +176,15 @@ delete-if-missed: Delete the pod and create it again, if KAI is older than v0.18
     runai/shared-gpu-configmap, which KAI's webhook writes. $ kubectl delete pod {pod} --namespace {namespace}
 read-binder: If it repeats, an administrator looks at the log of KAI's binder.
     $ kubectl get pods --namespace {kai}
-read-reservations: If it lasts, an administrator looks at the reservation pods: image, RuntimeClass, device
-    plugin. $ kubectl get pods --all-namespaces --selector app=kai-resource-reservation
-read-failed-reservation: Administrator: look at the reservation pod: image, RuntimeClass, device plugin.
-    $ kubectl describe pod {reservation} --namespace kai-resource-reservation
-find-reservation: Administrator: find out whether the reservation pod of the GPU has started.
+read-reservations: Administrator: look at the reservation pods: image, RuntimeClass, device plugin.
     $ kubectl get pods --all-namespaces --selector app=kai-resource-reservation
 # The pod is bound.
 read-log: Look at its log. $ kubectl logs {pod} --namespace {namespace} --all-containers
 read-last-log: Look at the log of its last run.
     $ kubectl logs {pod} --namespace {namespace} --all-containers --previous
 read-container-log: Look at its log. $ kubectl logs {pod} --namespace {namespace} --container {container}
-read-probe: Look whether its readiness probe fails, in the pod's Events.
-    $ kubectl describe pod {pod} --namespace {namespace}
-read-gate: Look at the pod's conditions, which name a readiness gate that is not met.
-    $ kubectl describe pod {pod} --namespace {namespace}
+read-readiness: Look for a readiness probe that fails in the pod's Events, for a readiness gate that is not
+    met in its conditions. $ kubectl describe pod {pod} --namespace {namespace}
 look-at-node: Administrator: look at the node. $ kubectl get node {node}
 raise-deadline: Raise activeDeadlineSeconds in the pod's template, if the work takes longer.
 delete-refused: Delete the pod: it never runs again. Its controller makes a new one, if it has one.
@@ -213,7 +197,6 @@ ask-for-share: Or ask for a larger share, if the pod needs it: the annotation gp
     kaishare.dev/size in its template, as far as the namespace allows.
 wait-for-end: Wait for its containers to end; a finalizer can hold it as well.
     $ kubectl get pod {pod} --namespace {namespace} -o jsonpath={{.metadata.finalizers}}
-place-again: Delete the pod, so that it is placed again. $ kubectl delete pod {pod} --namespace {namespace}
 whole-gpus-for-ranks: Request whole GPUs, if each rank needs a GPU of its own: the annotation
     kaishare.dev/whole-gpu: "true" in the template, and no share.
 one-pod-for-ranks: Or use one pod with several GPUs (gpu-fraction-num-devices).

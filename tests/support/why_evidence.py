@@ -176,4 +176,6 @@ _PLAIN = frozenset(
 def _fact(value: Any) -> Fact[Any]:
     if isinstance(value, Fact):
         return value
-    return Fact(tuple(value) if isinstance(value, list) else value)
+    is_of_events = isinstance(value, list) and all(isinstance(each, Event) for each in value)
+    listed = sorted(value, key=lambda event: event.moment) if is_of_events else value
+    return Fact(tuple(listed) if isinstance(value, list) else value)

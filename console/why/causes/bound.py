@@ -134,13 +134,13 @@ def _waiting(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     unready = next((each for each in statuses if not each.ready and each.state.terminated is None), None)
     if unready is not None:
         what = f"container {unready.name} is not ready{how_long}"
-        acts = ["read-probe", "read-container-log"]
+        acts = ["read-readiness", "read-container-log"]
         return finding(evidence, "container-waiting", what, *acts, container=unready.name)
     if not all(each.ready for each in statuses):
         return None
     says = f": {one_line(ready.message)}" if ready.message else ""
     what = f"the pod is not ready{how_long}, and its containers are{says}"
-    return finding(evidence, "container-waiting", what, "read-gate", "look-at-node", node=node)
+    return finding(evidence, "container-waiting", what, "read-readiness", "look-at-node", node=node)
 
 
 def _starting(evidence: PodEvidence, pod: Pod) -> PodFinding:
@@ -220,7 +220,7 @@ def _reservation(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
     if evidence.reservations and pod.status.phase == "Running" and pod.gpu_groups - reserved:
         what = "the pod runs, and its GPU has no reservation pod: KAI may give the GPU to other pods, or"
         what, known = f"{what} delete this pod", [evidence.shared_gpu_pods]
-        yield finding(evidence, "no-reservation", what, "place-again", excluded_by=known)
+        yield finding(evidence, "no-reservation", what, "delete-missed", excluded_by=known)
 
 
 def _ranks(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:

@@ -16,8 +16,6 @@ from service.text import one_line
 from service.units import duration
 
 COMBINED: Final = "(combined from similar events): "
-_EVICT: Final = "Evict"
-_UNREAD: Final = "not all Events could be read"
 _STALE_JOB: Final = re.compile(r"([0-9]{1,6}) pods are active, minMember is ([0-9]{1,6})")
 _MISSING: Final[tuple[tuple[re.Pattern[str], Code, tuple[str, ...], str], ...]] = (
     (re.compile(r"exceeded quota: (\S{1,253}), "), "resource-quota-exceeded", ("quota", "later"),
@@ -35,13 +33,18 @@ def why_no_pod(evidence: PodEvidence) -> PodFinding:
     """Return why there is no pod: refused at its creation, evicted, deleted, or never asked for."""
     refused = _newest(items(evidence.creation_events))
     removed = _newest((*evictions(evidence), *evidence.about_groups("StaleJob")))
-    is_refused = refused is not None and (removed is None or refused.moment >= removed.moment)
-    return (
-        _not_wanted(evidence)
-        or (refusal(evidence, refused.message) if refused is not None and is_refused else None)
-        or (_removal(evidence, removed) if removed is not None else None)
-        or _untold(evidence)
-    )
+    if not_wanted := _not_wanted(evidence):
+        return not_wanted
+    if refused is not None and (removed is None or refused.moment >= removed.moment):
+        return refusal(evidence, refused.message)
+    if removed is None:
+        return _untold(evidence)
+    if removed.reason == "Evict":
+        return _evicted(evidence, removed, "the pod", "create-again")
+    match = _STALE_JOB.search(removed.message)
+    left = f"{match[1]} of the {match[2]} that it needs were left" if match else one_line(removed.message)
+    what = f"KAI evicted the workload's pods, because the group had lost a member: {left}"
+    return finding(evidence, "gang-stale", what, "find-lost-member")
 
 
 def _newest(events: Iterable[Event]) -> Event | None:
@@ -50,12 +53,10 @@ def _newest(events: Iterable[Event]) -> Event | None:
 
 def refused_later(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
     """Yield the refusal of a further pod of a named workload later than the newest one's creation."""
-    refused = _newest(items(evidence.creation_events))
-    created = pod.metadata.creation_timestamp
+    refused, created = _newest(items(evidence.creation_events)), pod.metadata.creation_timestamp
     if refused is None or created is None or refused.moment <= created.timestamp() or _not_wanted(evidence):
         return
-    cause = refusal(evidence, refused.message)
-    age = evidence.since(refused.last)
+    cause, age = refusal(evidence, refused.message), evidence.since(refused.last)
     ago = f" {duration(age.total_seconds())} ago" if age else ""
     further = f"a further pod of {evidence.kind} {evidence.name} was refused{ago}"
     yield replace(cause, sentence=f"{further}: {cause.sentence}")
@@ -68,42 +69,29 @@ def refusal(evidence: PodEvidence, message: str) -> PodFinding:
         if match := pattern.search(message):
             what = sentence.format(match[1], rest=one_line(message[match.end() :]))
             return finding(evidence, code, what, *acts)
-    silent = unreachable_webhook(message, evidence.kai_namespace)
-    if silent is not None:
-        values: dict[str, Any] = {"remedy": silent.remedy, "command": silent.command}
-        acts = ("administrator", "later")
-        return finding(evidence, "webhook-unreachable", silent.sentence, *acts, **values)
+    if fault := unreachable_webhook(message, evidence.kai_namespace):
+        values: dict[str, Any] = {"remedy": fault.remedy, "command": fault.command}
+        return finding(evidence, fault.code, fault.sentence, "administrator", "later", **values)
     refuser = refuser_of(message)
     if refuser is None:
         words = f"the API server refuses the pod: {one_line(message)}"
         return finding(evidence, "refused-at-creation", words, "change-named", "later")
     words = one_line(message[refuser.end :].partition("denied the request")[2] or message[refuser.end :])
-    words = words.lstrip(": ")
+    words = f"refuses the pod: {words.lstrip(': ')}"
     if "kaishare" in refuser.name:
-        words = f"kaishare refuses the pod: {words}"
-        return finding(evidence, "refused-by-guard", words, "change-refused", "later")
+        return finding(evidence, "refused-by-guard", f"kaishare {words}", "change-refused", "later")
     if evidence.kai_namespace not in refuser.name:
-        words = f"{one_line(refuser.name)} refuses the pod: {words}"
-        return finding(evidence, "refused-at-creation", words, "change-template", "later")
+        words = f"{one_line(refuser.name)} {words}"
+        return finding(evidence, "refused-at-creation", words, "change-named", "later")
     if "GPU sharing is disabled" in message:
-        off = sharing_off()
-        acts = ("request-whole", "administrator", "later")
-        return finding(evidence, "gpu-sharing-off", off.sentence, *acts, remedy=off.remedy, command="")
-    return finding(evidence, "refused-by-kai", f"KAI refuses the pod: {words}", "change-refused", "later")
-
-
-def _removal(evidence: PodEvidence, event: Event) -> PodFinding:
-    if event.reason == _EVICT:
-        return _evicted(evidence, event, "the pod", "create-again")
-    match = _STALE_JOB.search(event.message)
-    left = f"{match[1]} of the {match[2]} that it needs were left" if match else one_line(event.message)
-    what = f"KAI evicted the workload's pods, because the group had lost a member: {left}"
-    return finding(evidence, "gang-stale", what, "find-lost-member")
+        fault, acts = sharing_off(), ("request-whole", "administrator", "later")
+        return finding(evidence, fault.code, fault.sentence, *acts, remedy=fault.remedy, command="")
+    return finding(evidence, "refused-by-kai", f"KAI {words}", "change-refused", "later")
 
 
 def evictions(evidence: PodEvidence) -> list[Event]:
     """Return the Events about evictions of this pod, or of earlier pods of the workload, oldest first."""
-    evicted = evidence.about_groups(_EVICT)
+    evicted = evidence.about_groups("Evict")
     if evidence.kind != "Pod" or not evidence.pod.is_missing:
         return evicted
     return [event for event in evicted if f"/{evidence.name} " in event.message]
@@ -132,25 +120,22 @@ def _evicted(evidence: PodEvidence, event: Event, which: str, *acts: str) -> Pod
 
 
 def _untold(evidence: PodEvidence) -> PodFinding:
-    place = f"in the namespace {evidence.namespace}"
-    unread = "" if evidence.are_events_read else _UNREAD
+    place, unread = f"in the namespace {evidence.namespace}", "not all Events could be read"
+    unread = "" if evidence.are_events_read else unread
     if evidence.kind != "Pod":
         what = f"{evidence.kind} {evidence.name} {place} has no pod, and {unread or 'no Event says why'}"
         return finding(evidence, "no-pod", what, "look-at-workload")
     if items(evidence.pod_events):
         what = f"the pod existed and is gone, and {unread or 'no Event tells of an eviction by KAI'}"
-        return finding(evidence, "pod-deleted", what, "recreate-deleted", "spare-reservations")
+        return finding(evidence, "pod-deleted", what, "create-again", "spare-reservations")
     what = f"there is no pod {evidence.name} {place}, and {unread or 'no Event about it'}"
     return finding(evidence, "no-pod", what, "look-for-name")
 
 
 def _not_wanted(evidence: PodEvidence) -> PodFinding | None:
-    workload = evidence.workload.known
-    if workload is None:
-        return None
-    name = f"{evidence.kind} {evidence.name}"
-    if workload.spec.suspend:
+    workload, name = evidence.workload.known, f"{evidence.kind} {evidence.name}"
+    if workload is not None and workload.spec.suspend:
         return finding(evidence, "no-pod", f"{name} is suspended", "resume")
-    if workload.spec.replicas == 0:
+    if workload is not None and workload.spec.replicas == 0:
         return finding(evidence, "no-pod", f"{name} has 0 replicas", "scale-up")
     return None

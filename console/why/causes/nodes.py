@@ -13,13 +13,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from console.cluster.facts import items
 from console.why.acts import finding
 from console.why.evidence import (
     PodEvidence,
-    SchedulerVerdict,
     gpus,
     is_reservation,
     number,
@@ -30,10 +29,9 @@ from console.why.evidence import (
 from console.why.explanation import Code, PodFinding
 from kai import keys
 from kai.share_bytes import Card
-from kube.kinds import Event, Node, Pod
+from kube.kinds import Node, Pod
 from service.names import LONGEST_SUBDOMAIN
 from service.text import LONGEST_VALUE, counted, first_few, one_line
-from webhook.policy.reasons import Reason
 
 _SMALLEST: Final = 0.005  # half of the smallest part that KAI counts
 _TOPOLOGY: Final = re.compile(
@@ -41,10 +39,9 @@ _TOPOLOGY: Final = re.compile(
     r"|matching topology tree haven't been found for job \S{1,400} workload topology name: (\S{1,253})"
 )
 _TOPOLOGY_TOO_SMALL: Final = ("no domains found", "can allocate only")
-_GANG: Final = re.compile(r"Resources were found for ([0-9]{1,6}) pods while ([0-9]{1,6}) are required")
-_SUBGROUP: Final = re.compile(
-    r"Resources were found for ([0-9]{1,6}) pods from all sub-groups while sub-group (\S{1,253}) requires"
-    r" ([0-9]{1,6}) pods"
+_GANG: Final = re.compile(
+    r"Resources were found for ([0-9]{1,6}) pods (?:from all sub-groups )?while"
+    r" (?:sub-group (\S{1,253}) requires ([0-9]{1,6}) pods|([0-9]{1,6}) are required)"
 )
 _NUMBER: Final = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,6})?")
 _HEAD: Final = "no nodes with enough resources were found: "
@@ -60,8 +57,6 @@ _MIG_ONLY: Final = "non MIG jobs cant run"
 _MILLI: Final = 1000
 _IN_UNITS: Final = ("GPU", "CPU", "memory", "pods")
 """KAI counts all other resources but MIG devices in thousandths (v0.9.8 to v0.17.0, `DetailedString`)."""
-_CONVERTED: Final = Reason.WHOLE_GPU_CONVERTED.code
-_INJECTED: Final = Reason.SHARE_INJECTED.code
 _OF_ALL_NODES: Final[tuple[tuple[str, Code, str, str], ...]] = (
     ("affinity/selector", "node-selector-matches-none",
      "no node matches the pod's nodeSelector or node affinity", "correct-affinity"),
@@ -74,38 +69,25 @@ _OF_ALL_NODES: Final[tuple[tuple[str, Code, str, str], ...]] = (
 
 def unschedulable(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     """Return the cause in KAI's words; None for words that are not known."""
-    verdict = evidence.verdict
-    if verdict is None:
+    if evidence.verdict is None:
         return None
-    return (
-        _topology(evidence, verdict)
-        or _claim(evidence, pod, verdict)
-        or _never_fits(evidence, verdict)
-        or _gang(evidence, pod, verdict)
-        or _of_nodes(evidence, pod, verdict.text)
-    )
-
-
-def _topology(evidence: PodEvidence, verdict: SchedulerVerdict) -> PodFinding | None:
-    match = _TOPOLOGY.search(verdict.all_text)
-    if match is not None:
-        name = (match[1] or match[2]).rstrip(".")
-        what = f"the workload names the topology {name}, which does not exist"
+    text, own = evidence.verdict.all_text, evidence.verdict.text
+    if match := _TOPOLOGY.search(text):
+        what = f"the workload names the topology {(match[1] or match[2]).rstrip('.')}, which does not exist"
         return finding(evidence, "topology-missing", what, "correct-topology", "create-topology")
-    if any(text in verdict.all_text for text in _TOPOLOGY_TOO_SMALL):
-        what = f"no part of the topology has room for the workload: {one_line(verdict.text)}"
+    if any(words in text for words in _TOPOLOGY_TOO_SMALL):
+        what = f"no part of the topology has room for the workload: {one_line(own)}"
         return finding(evidence, "topology-does-not-fit", what, "prefer-topology")
-    return None
+    if "VolumeBinding" in text or "PersistentVolumeClaim" in text:
+        return _claim(evidence, pod, text.partition("VolumeBinding: ")[2].partition("\n")[0] or own)
+    return _never_fits(evidence, text) or _gang(evidence, pod, text) or _of_nodes(evidence, pod, own)
 
 
-def _claim(evidence: PodEvidence, pod: Pod, verdict: SchedulerVerdict) -> PodFinding | None:
-    if "VolumeBinding" not in verdict.all_text and "PersistentVolumeClaim" not in verdict.all_text:
-        return None
+def _claim(evidence: PodEvidence, pod: Pod, says: str) -> PodFinding:
     phases = {claim.metadata.name: claim.status.phase for claim in items(evidence.claims)}
     missing = [name for name in pod.claim_names if evidence.claims.is_known and name not in phases]
     unbound = [name for name in pod.claim_names if phases.get(name, "Bound") != "Bound"]
     names = missing or unbound or list(pod.claim_names)
-    says = verdict.all_text.partition("VolumeBinding: ")[2].partition("\n")[0] or verdict.text
     unusable = "has no volume" if unbound else f"is not usable: {one_line(says)}"
     what = f"the pod mounts the PersistentVolumeClaim {first_few(names) or 'of a volume'}, which"
     what += f" {'does not exist' if missing else unusable}"
@@ -113,8 +95,7 @@ def _claim(evidence: PodEvidence, pod: Pod, verdict: SchedulerVerdict) -> PodFin
     return finding(evidence, "claim-not-bound", what, act, claims=" ".join(names[:3]))
 
 
-def _never_fits(evidence: PodEvidence, verdict: SchedulerVerdict) -> PodFinding | None:
-    text = verdict.all_text
+def _never_fits(evidence: PodEvidence, text: str) -> PodFinding | None:
     if match := _NOT_OFFERED.search(text):
         return _no_gpu_nodes(evidence) if match[1] == "GPU" else _not_offered(evidence, match[1], text)
     before, phrase, _ = text.partition(" resources available in a single node")
@@ -122,64 +103,55 @@ def _never_fits(evidence: PodEvidence, verdict: SchedulerVerdict) -> PodFinding 
     most = one_line(text.partition(" is topped at ")[2].partition("\n")[0]).rstrip(". ")
     if not phrase or not resource or not most:
         return None
-    amount = _amount_of(resource, text)
+    amount, per_unit = _amount_of(resource, text)
     units = {"CPU": "CPU cores", "memory": "GB of memory"}
     words = f"{number(amount or 0)} {units.get(resource, resource)}"
     requested = f"more {resource}" if amount is None else gpus(amount) if resource == "GPU" else words
-    bound = _NUMBER.fullmatch(most)
-    most = number(float(most) / _MILLI) if bound and _is_in_thousandths(resource) else most
+    most = number(float(most) / per_unit) if per_unit > 1 and _NUMBER.fullmatch(most) else most
     what = f"the pod requests {requested}, and no node has more than {most}"
     return finding(evidence, "node-too-small", what, "fit-node")
 
 
-def _is_in_thousandths(resource: str) -> bool:
-    return resource not in _IN_UNITS and not resource.startswith(keys.MIG_PREFIX)
-
-
-def _amount_of(resource: str, text: str) -> float | None:
+def _amount_of(resource: str, text: str) -> tuple[float | None, int]:
+    """Return the amount that the pod requests, if KAI tells it, and how many of KAI's units are one."""
     match = _NUMBER.match(text.lower().partition(f"{resource.lower()}: ")[2])
-    return None if match is None else float(match[0]) / (_MILLI if _is_in_thousandths(resource) else 1)
+    per_unit = 1 if resource in _IN_UNITS or resource.startswith(keys.MIG_PREFIX) else _MILLI
+    return None if match is None else float(match[0]) / per_unit, per_unit
 
 
 def _not_offered(evidence: PodEvidence, name: str, text: str) -> PodFinding:
-    resource = one_line(name, LONGEST_SUBDOMAIN)
-    amount = _amount_of(name, text)
+    resource, (amount, _) = one_line(name, LONGEST_SUBDOMAIN), _amount_of(name, text)
     requested = resource if amount is None else f"{number(amount)} {resource}"
     what = f"the pod requests {requested}, and no node offers {resource}"
     acts = ["correct-resource", "install-plugin"]
     return finding(evidence, "resource-not-offered", what, *acts, resource=resource)
 
 
-def _gang(evidence: PodEvidence, pod: Pod, verdict: SchedulerVerdict) -> PodFinding | None:
+def _gang(evidence: PodEvidence, pod: Pod, text: str) -> PodFinding | None:
     """Return the finding for a gang; the nodes' reasons are the cause where not even one pod has room."""
-    match = _SUBGROUP.search(verdict.all_text)
-    whose = f" of its part {match[2]}" if match else ""
-    match = match or _GANG.search(verdict.all_text)
+    match = _GANG.search(text)
     if match is None:
         return None
-    room, needed = match[1], match[match.lastindex or 1]
+    room, needed, whose = match[1], match[3] or match[4], f" of its part {match[2]}" if match[2] else ""
     what = f"the workload needs {needed} pods{whose} at the same time, and KAI finds room for {room}"
-    of_one = _of_nodes(evidence, pod, match.string[match.end() :]) if room == "0" else None
+    of_one = _of_nodes(evidence, pod, text[match.end() :]) if room == "0" else None
     if of_one is not None and of_one.code != "no-gpu-fits":
         return of_one
     what += f": {of_one.sentence}" if of_one is not None else ""
-    details, holders = {"needed": int(needed), "found": int(room)}, who_holds(evidence)
-    return finding(evidence, "gang-does-not-fit", what, "shrink-gang", details=details, holders=holders)
+    values: dict[str, Any] = {"details": {"needed": int(needed), "found": int(room)}}
+    return finding(evidence, "gang-does-not-fit", what, "shrink-gang", holders=who_holds(evidence), **values)
 
 
 def _of_nodes(evidence: PodEvidence, pod: Pod, text: str) -> PodFinding | None:
-    lines = text.partition(_HEAD)[2].split("\n")
-    matches = filter(None, (_LINE.match(line.strip()) for line in lines))
+    matches = filter(None, (_LINE.match(line.strip()) for line in text.partition(_HEAD)[2].split("\n")))
     reasons = [(int(match[1]), match[2].rstrip(". ")) for match in matches]  # numbers of nodes, and why
-    request = request_of(pod)
-    nodes = items(evidence.nodes)
+    request, nodes = request_of(pod), items(evidence.nodes)
     if not reasons:
         # KAI says no more than this of gpu-memory that fits on no GPU, and where no node offers GPUs.
         if not (request.is_any and text.rstrip(". \n").endswith("due to: Unable to schedule pod")):
             return None
-        if evidence.nodes.is_known and nodes and not any(node.gpus for node in nodes):
-            return _no_gpu_nodes(evidence)
-        return _no_gpu_fits(evidence, pod)
+        has_none = evidence.nodes.is_known and nodes and not any(node.gpus for node in nodes)
+        return _no_gpu_nodes(evidence) if has_none else _no_gpu_fits(evidence, pod)
     if all(_NO_LABEL in text for _, text in reasons):
         missing = f"no node has the label {keys.NODE_GPU_MEMORY}"
         what = f"{missing}, so that KAI cannot convert {request.text} into a share"
@@ -188,15 +160,15 @@ def _of_nodes(evidence: PodEvidence, pod: Pod, text: str) -> PodFinding | None:
         cards = [card.units for node in nodes if (card := _card_of(node)) is not None]
         if request.memory_mib is None or not _is_too_big(request.memory_mib, reasons, cards):
             return _no_gpu_fits(evidence, pod)
-        most = f" ({max(cards)} MiB)" if cards else ""
-        what = f"the pod requests {request.text}, more than any GPU has{most}"
+        what = (
+            f"the pod requests {request.text}, more than any GPU has{f' ({max(cards)} MiB)' if cards else ''}"
+        )
         return finding(evidence, "gpu-memory-too-big", what, "request-card")
     for pattern, code, what, act in _OF_ALL_NODES:
         if all(pattern in text for _, text in reasons):
             selector = [f"{key}={value}" for key, value in (pod.spec.node_selector or {}).items()]
             taints = list(dict.fromkeys(str(taint) for node in nodes for taint in node.taints))
-            of_code = {"node-selector-matches-none": selector, "taint-not-tolerated": taints}
-            words = of_code.get(code)
+            words = {"correct-affinity": selector, "tolerate": taints}.get(act)
             return finding(evidence, code, f"{what} ({first_few(words, 3)})" if words else what, act)
     return _mixed(evidence, pod, [f"{count} {text}" for count, text in reasons])
 
@@ -205,26 +177,16 @@ def _mixed(evidence: PodEvidence, pod: Pod, reasons: Sequence[str]) -> PodFindin
     """Return the finding for nodes with different reasons: those that do not lack resources have room."""
     acts = [act for part, _, _, act in _OF_ALL_NODES if any(part in text for text in reasons)]
     acts += ["install-gfd"] if any(_NO_LABEL in text for text in reasons) else []
-    barred = [text for text in reasons if _MIG_ONLY in text or any(each in text for each in _NO_SHARES)]
-    if barred:
-        acts += _instead_of_share(evidence, pod, any(_MIG_ONLY not in text for text in barred))
-    what = f"no node can take the pod: {first_few(reasons, 4)}"
-    is_share = request_of(pod).is_share
-    if is_share and barred and all(text in barred or _GPUS in text for text in reasons):
+    whole = [text for text in reasons if any(each in text for each in _NO_SHARES)]
+    barred = [*whole, *(text for text in reasons if _MIG_ONLY in text)]
+    acts += ["request-whole-gpu" if whole else "request-mig"] if barred else []
+    if request_of(pod).is_share and barred and all(text in barred or _GPUS in text for text in reasons):
         what = f"no node with room takes a share: {first_few(barred, 4)}"
         return finding(evidence, "share-not-supported", what, *acts)
     if any(_GPUS in text for text in reasons):
         acts.append("wait-for-gpu-nodes" if acts else "wait-for-pods")
-    acts = acts or ["change-requirements"]
+    what, acts = f"no node can take the pod: {first_few(reasons, 4)}", acts or ["change-requirements"]
     return finding(evidence, "no-node-fits", what, *acts, holders=who_holds(evidence))
-
-
-def _instead_of_share(evidence: PodEvidence, pod: Pod, is_whole: bool) -> list[str]:
-    decision = evidence.decision.known
-    is_ours = decision is not None and decision.reason in (_CONVERTED, _INJECTED)
-    own = "keep-whole-gpu" if is_ours else "request-whole-gpu"
-    acts = [own if is_whole else "request-mig"]
-    return [*acts, "no-share-there"] if is_ours and request_of(pod).is_share else acts
 
 
 def _no_gpu_nodes(evidence: PodEvidence) -> PodFinding:
@@ -245,26 +207,25 @@ def _is_too_big(memory_mib: int, reasons: Sequence[tuple[int, str]], cards: Sequ
 
 
 def _no_gpu_fits(evidence: PodEvidence, pod: Pod) -> PodFinding:
-    request = request_of(pod)
-    wanted = f"requests {request.text}" if request.is_any else "needs GPUs"
-    details: dict[str, float | str] = {}
-    acts = ["wait-for-pods"]
-    free, portion = _free_parts(evidence), request.portion(None)
+    request, free, place = request_of(pod), _free_parts(evidence), place_of(evidence)
+    details: dict[str, float | str] = {"place": place[0], "waiting": place[1]} if place else {}
+    what, acts = (
+        f"the pod {f'requests {request.text}' if request.is_any else 'needs GPUs'}",
+        ["wait-for-pods"],
+    )
     if not request.is_share:
-        what = f"the pod {wanted}, and no node has {'as many' if request.whole > 1 else 'that much'} free"
+        what += f", and no node has {'as many' if request.whole > 1 else 'that much'} free"
     elif free == ():
-        what = f"the pod {wanted}, and all GPUs are in use"
+        what += ", and all GPUs are in use"
     else:
-        what = f"the pod {wanted}, and no GPU has that much free in one piece"
+        what += ", and no GPU has that much free in one piece"
         acts.append("request-smaller")
+    portion = request.portion(None)
     if free and (portion is None or max(free) < portion - _SMALLEST):
         largest, together = max(free), sum(free)
-        details = {"largestFreeGpu": round(largest, 2), "freeGpus": round(together, 2)}
+        details |= {"largestFreeGpu": round(largest, 2), "freeGpus": round(together, 2)}
         what += f": the largest free part of a shared GPU is at most {number(largest)}"
-        if len(free) > 1:
-            what += f" ({number(together)} in {len(free)} parts)"
-    place = place_of(evidence)
-    details |= {"place": place[0], "waiting": place[1]} if place else {}
+        what += f" ({number(together)} in {len(free)} parts)" if len(free) > 1 else ""
     return finding(evidence, "no-gpu-fits", what, *acts, details=details, holders=who_holds(evidence))
 
 
@@ -294,70 +255,42 @@ def _card_of(node: Node) -> Card | None:
         return None
 
 
-_WITHOUT_ROOM: Final[frozenset[Code]] = frozenset(
-    {"no-gpu-fits", "gang-does-not-fit", "no-gpu-nodes", "no-node-fits"}
-)
-_FULL_CODES: Final[frozenset[Code]] = frozenset({"no-gpu-fits", "queue-over-limit", "queue-over-quota"})
+_WITHOUT_ROOM: Final = ("no-gpu-fits", "gang-does-not-fit", "no-gpu-nodes", "no-node-fits")
+_FULL_CODES: Final = ("no-gpu-fits", "queue-over-limit", "queue-over-quota")
 _ADDS: Final = ("TriggeredScaleUp", "Nominated")
 """Reasons of the Events about a pod for which cluster-autoscaler, or Karpenter, adds a node."""
-_ADDS_NONE: Final = "NotTriggerScaleUp"
 _AUTOSCALERS: Final = ("cluster-autoscaler", "karpenter")
 _LONGEST: Final = timedelta(minutes=15)
 """Time after which cluster-autoscaler gives up a node that has not joined (`--max-node-provision-time`)."""
 
 
 def more_room(evidence: PodEvidence, cause: PodFinding) -> PodFinding:
-    """Return the cause with what makes room, if anything does."""
-    return _rollout(evidence, cause) or _new_node(evidence, cause) or _no_node(evidence, cause) or cause
-
-
-def _rollout(evidence: PodEvidence, cause: PodFinding) -> PodFinding | None:
-    old = next((owner for owner in evidence.owners if owner.old_pods), None)
-    if cause.code not in _FULL_CODES or old is None or (cause.code != "no-gpu-fits" and _never(cause)):
-        return None
-    name, count = old.metadata.name, counted(old.old_pods, "old pod")
-    what = f"the rollout of Deployment {name} adds this pod before it ends the {count}, and both have no room"
-    acts = ["roll-in-place", "delete-old-pod"]
-    found = finding(evidence, "rollout-surge", f"{what}: {cause.sentence}", *acts, deployment=name)
-    return replace(found, details=cause.details)
-
-
-def _never(cause: PodFinding) -> bool:
-    """Whether the pod alone is over the limit or quota of its queue."""
-    most = cause.details.get("limit", cause.details.get("quota", 0))
-    requested = cause.details.get("requested", 0)
-    return isinstance(most, float) and isinstance(requested, float) and requested > most
-
-
-def _new_node(evidence: PodEvidence, cause: PodFinding) -> PodFinding | None:
-    """Return the finding for a pod for which an autoscaler is to add a node.
+    """Return the cause with what makes room, if anything does: the rollout's old pods, or a new node.
 
     KAI's node-scale-adjuster creates pods with whole GPUs in the place of pods with a share, one for several
     of them, and deletes each when it is not needed any more (v0.13.4, v0.17.0, `scaling_pod.go`).
     """
-    event = _newest(evidence, *_ADDS)
-    pods = items(evidence.scaling_pods)
-    utility = next((pod for pod in pods if not pod.is_bound and pod.status.phase == "Pending"), None)
-    if cause.code not in _WITHOUT_ROOM or (event is None and utility is None):
-        return None
-    if event is not None:
-        who = f"{event.component} adds a node ({one_line(event.message)})"
-    else:
-        who = f"KAI's node-scale-adjuster asks for a node with its pod {utility.name if utility else ''}"
-    what = f"the pod waits for a new node, since {who}; now {cause.sentence}"
-    return finding(evidence, "node-requested", what, "wait-for-node", "read-autoscaler")
-
-
-def _no_node(evidence: PodEvidence, cause: PodFinding) -> PodFinding | None:
-    event = _newest(evidence, _ADDS_NONE)
-    if cause.code not in _WITHOUT_ROOM or event is None:
-        return None
-    words = f"{event.component} adds no node: {one_line(event.message)}"
-    return replace(cause, sentence=f"{cause.sentence}; {words}")
-
-
-def _newest(evidence: PodEvidence, *reasons: str) -> Event | None:
-    """Return an autoscaler's newest Event about the pod, if its reason is one of these and it is not old."""
-    told = [each for each in evidence.about_pod(*_ADDS, _ADDS_NONE) if each.component in _AUTOSCALERS]
+    old = next((owner for owner in evidence.owners if owner.old_pods), None)
+    # A pod that alone is over the limit or quota of its queue never starts.
+    most, requested = cause.details.get("limit", cause.details.get("quota")), cause.details.get("requested")
+    is_never = isinstance(most, float) and isinstance(requested, float) and requested > most
+    if cause.code in _FULL_CODES and old is not None and not is_never:
+        name, count = old.metadata.name, counted(old.old_pods, "old pod")
+        what = f"the rollout of Deployment {name} adds this pod before it ends the {count}, and both have no"
+        what, acts = f"{what} room: {cause.sentence}", ["roll-in-place", "delete-old-pod"]
+        found = finding(evidence, "rollout-surge", what, *acts, deployment=name)
+        return replace(found, details=cause.details)
+    told = [
+        each for each in evidence.about_pod(*_ADDS, "NotTriggerScaleUp") if each.component in _AUTOSCALERS
+    ]
     is_new = told and evidence.now.timestamp() - told[-1].moment < _LONGEST.total_seconds()
-    return told[-1] if is_new and told[-1].reason in reasons else None
+    pods = [pod for pod in items(evidence.scaling_pods) if not pod.is_bound and pod.status.phase == "Pending"]
+    if is_new and told[-1].reason in _ADDS:
+        who = f"{told[-1].component} adds a node ({one_line(told[-1].message)})"
+    elif pods:
+        who = f"KAI's node-scale-adjuster asks for a node with its pod {pods[0].name}"
+    else:
+        return cause
+    what = f"the pod waits for a new node, since {who}; now {cause.sentence}"
+    is_full = cause.code in _WITHOUT_ROOM
+    return finding(evidence, "node-requested", what, "wait-for-node", "read-autoscaler") if is_full else cause

@@ -1,10 +1,10 @@
 """Why KAI's scheduler has not decided about a pod: another scheduler, a gate, no PodGroup, silence. Pure."""
 
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
-from console.cluster.facts import Fact, Why, items
+from console.cluster.facts import Fact, items
 from console.why.acts import ACTS, finding
 from console.why.causes.creation import refusal
 from console.why.evidence import PodEvidence, PolicyDecision, request_of, waited
@@ -12,7 +12,6 @@ from console.why.explanation import Code, PodFinding
 from kai import keys
 from kube.kinds import Event, Pod
 from service.text import listed, one_line
-from service.units import duration
 
 SETTLED: Final = timedelta(seconds=20)
 """Time after which a program of KAI is probably down; each was done within 3 s (v0.9.8, v0.13.4, v0.17.0)."""
@@ -49,53 +48,45 @@ def is_in_kai(pod: Pod, scheduler: str) -> bool:
 
 def outside_kai(evidence: PodEvidence, pod: Pod) -> PodFinding:
     """Return the finding for a pod that another scheduler schedules."""
-    name = pod.spec.scheduler_name
+    name, request = pod.spec.scheduler_name, request_of(pod)
     condition = pod.status.condition("PodScheduled")
-    request = request_of(pod)
     if name != keys.DEFAULT_SCHEDULER and not pod.is_bound and condition is None:
-        yet = " yet" if evidence.age is not None and evidence.age < SETTLED else ""
-        what = f"the pod names the scheduler {name}, and no program has looked at the pod{yet}"
+        what = (
+            f"the pod names the scheduler {name}, and no program has looked at the pod{waited(evidence.age)}"
+        )
         acts = ["correct-scheduler", "set-scheduler"]
         return finding(evidence, "scheduler-unknown", what, *acts, scheduler=evidence.scheduler)
     may_ask = evidence.decision.is_missing and request.is_any and not pod.queue_label
     asks = ["ask-for-queue"] if may_ask else []
+    what = f"{name} schedules the pod, not KAI"
     if request.is_share:
         effect = "runs without a GPU" if pod.is_bound else "gets no GPU"
-        effect = f"its share of {request.text} is ignored, and it {effect}"
+        what += f": its share of {request.text} is ignored, and it {effect}"
     elif pod.queue_label or (evidence.decision.known is not None and request.is_any):
-        effect = "its queue does not count"
-        effect += f", and {request.text} is taken outside of every queue" if request.is_any else ""
+        what += ": its queue does not count"
+        what += f", and {request.text} is taken outside of every queue" if request.is_any else ""
     else:
-        says = f": {one_line(condition.message)}" if condition and condition.status == "False" else ""
-        acts = [] if pod.is_bound else [*asks, "read-events"]
-        return finding(evidence, "outside-kai", f"{name} schedules the pod, not KAI{says}", *acts)
-    acts = [*_left_alone(evidence), *asks, "set-scheduler"]
-    what = f"{name} schedules the pod, not KAI: {effect}"
-    return finding(evidence, "other-scheduler", what, *acts, scheduler=evidence.scheduler)
-
-
-def _left_alone(evidence: PodEvidence) -> list[str]:
+        what += f": {one_line(condition.message)}" if condition and condition.status == "False" else ""
+        return finding(evidence, "outside-kai", what, *([] if pod.is_bound else [*asks, "read-events"]))
     decision = evidence.decision.known or PolicyDecision()
-    act = f"left-{decision.now_reason}"
-    acts = [act] if act in ACTS else ["left-before"] * decision.now.startswith("changed")
-    return [] if decision.reason else acts
+    left = f"left-{decision.now_reason}"
+    acts = [left] if left in ACTS else ["left-before"] * decision.now.startswith("changed")
+    acts = [*([] if decision.reason else acts), *asks, "set-scheduler"]
+    return finding(evidence, "other-scheduler", what, *acts, scheduler=evidence.scheduler)
 
 
 def gated(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     """Return the finding for a pod with scheduling gates, at which no scheduler looks."""
     gates = listed([gate.name for gate in pod.spec.scheduling_gates or ()])
-    if not gates:
-        return None
     what = f"the pod has the scheduling gate {gates}: no scheduler looks at it before the gate is removed"
-    return finding(evidence, "scheduling-gate", what, "open-gate")
+    return finding(evidence, "scheduling-gate", what, "open-gate") if gates else None
 
 
 def refused_by_host(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     """Return the finding for a pod of a vCluster that its host refuses (Event SyncError, v0.36.1)."""
-    if pod.pod_group_name:
-        return None  # the host has accepted the pod
     texts = [event.message for event in evidence.about_pod("SyncError") if HARMLESS[-1] not in event.message]
-    return refusal(evidence, texts[-1]) if texts else None
+    has_refused = texts and not pod.pod_group_name  # else the host has accepted the pod
+    return refusal(evidence, texts[-1]) if has_refused else None
 
 
 def guarded(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
@@ -126,31 +117,38 @@ def _warnings(evidence: PodEvidence) -> list[Event]:
 
 def ungrouped(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     """Return the finding for a pod without a PodGroup, which KAI's scheduler therefore does not know."""
-    if pod.pod_group_name:
-        return None
     refused = guarded(evidence, pod)
-    if refused is not None or not evidence.is_kai_served:
-        return refused
-    code: Code = "pod-group-missing"
-    warnings = _warnings(evidence)
-    if warnings:
+    if pod.pod_group_name or refused is not None or not evidence.is_kai_served:
+        return None if pod.pod_group_name else refused
+    if warnings := _warnings(evidence):
         what = f"KAI's pod-grouper cannot group the pod: {one_line(warnings[-1].message)}"
-        return finding(evidence, code, what, "read-pod-grouper")
-    age = evidence.age
-    what = f"KAI's pod-grouper has not grouped the pod{waited(age)}, so that no scheduler looks at it"
+        return finding(evidence, "pod-group-missing", what, "read-pod-grouper")
+    what = (
+        f"KAI's pod-grouper has not grouped the pod{waited(evidence.age)}, so that no scheduler looks at it"
+    )
     if not evidence.pod_events.is_known:
-        return finding(evidence, code, what, "read-events")  # they may name a refusal
+        return finding(evidence, "pod-group-missing", what, "read-events")  # they may name a refusal
+    created = pod.metadata.creation_timestamp
+    return silence(evidence, "pod-group-missing", what, created, ["start-kai"], program="pod-grouper")
+
+
+def silence(
+    evidence: PodEvidence, code: Code, what: str, since: datetime | None, acts: list[str], **values: Any
+) -> PodFinding:
+    """Return the finding for a program of KAI that has not acted since a moment; at first there is time."""
+    age = evidence.since(since)
     if age is not None and age < SETTLED:
-        passed = duration(age.total_seconds())
-        what = f"KAI's pod-grouper has not grouped the pod yet, {passed} after its creation"
         return finding(evidence, code, what, "wait-seconds")
-    return finding(evidence, code, what, "start-kai", program="pod-grouper")
+    return finding(evidence, code, what, *acts, **values)
 
 
 def incomplete_gang(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
-    """Return the finding for a gang that lacks pods."""
+    """Return the finding for a gang that lacks pods, about which KAI repeats an Event, up to a limit."""
     events = evidence.about_groups("NotReady", pod.pod_group_name or "-")
-    if evidence.verdict is not None or not events or _is_over(evidence, events[-1]):
+    if evidence.verdict is not None or not events:
+        return None
+    is_counted = events[-1].last is not None and events[-1].times < _MOST_REPEATED
+    if is_counted and evidence.now.timestamp() - events[-1].moment > SETTLED.total_seconds():
         return None
     match, details = _WAITING.search(events[-1].message), {}
     what = f"the workload's pods are not complete: {one_line(events[-1].message)}"
@@ -163,17 +161,11 @@ def incomplete_gang(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     return finding(evidence, "gang-incomplete", what, "find-missing-pods", details=details)
 
 
-def _is_over(evidence: PodEvidence, event: Event) -> bool:
-    """Whether a gang has been completed since: KAI repeats the Event while it is true, up to a limit."""
-    is_counted = event.last is not None and event.times < _MOST_REPEATED
-    return is_counted and evidence.now.timestamp() - event.moment > SETTLED.total_seconds()
-
-
 def node_pool(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
     """Return the finding for a node pool for which KAI has no scheduler."""
-    pool = node_pool_of(evidence)
-    is_known = evidence.pod_group.is_known and _are_shards_known(evidence)
-    is_served = any(shard.spec.partition_label_value == pool for shard in items(evidence.shards))
+    pool, shards = node_pool_of(evidence), evidence.shards
+    is_served = any(shard.spec.partition_label_value == pool for shard in items(shards))
+    is_known = evidence.pod_group.is_known and shards.is_answered  # without the kind, no pool has a scheduler
     if evidence.verdict is not None or not pool or not is_known or is_served:
         return None
     what = f"the pod names the node pool {pool}, for which KAI has no scheduler (SchedulingShard)"
@@ -187,10 +179,6 @@ def node_pool_of(evidence: PodEvidence) -> str:
     return labels.get(keys.NODE_POOL_LABEL, "")
 
 
-def _are_shards_known(evidence: PodEvidence) -> bool:  # without the kind, no node pool has a scheduler
-    return evidence.shards.is_known or evidence.shards.why is Why.UNSERVED
-
-
 def no_scheduler(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
     """Return the finding for a PodGroup about which the scheduler has said nothing.
 
@@ -201,16 +189,11 @@ def no_scheduler(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
     group = evidence.pod_group.known
     known: list[Fact[Any]] = [evidence.pod_group, evidence.bind_request, evidence.pod_events]
     known += [evidence.group_events, *evidence.queues.values()]
-    known += [evidence.shards] if node_pool_of(evidence) and not _are_shards_known(evidence) else []
-    age = evidence.since(group.metadata.creation_timestamp) if group else evidence.age
-    if group is not None and age is not None and age < SETTLED:
-        passed = duration(age.total_seconds())
-        what = f"KAI's scheduler has not looked at the pod yet, {passed} after it was grouped"
-        acts = ["wait-seconds"]
-    else:
-        what = f"KAI's scheduler has said nothing about the pod{waited(age)}"
-        acts = ["start-scheduler", "mend-root-queues"]
-    return finding(evidence, "scheduler-silent", what, *acts, excluded_by=known)
+    known += [evidence.shards] if node_pool_of(evidence) and not evidence.shards.is_answered else []
+    since = group.metadata.creation_timestamp if group else None
+    what = f"KAI's scheduler has said nothing about the pod{waited(evidence.since(since) or evidence.age)}"
+    acts = ["start-scheduler", "mend-root-queues"]
+    return silence(evidence, "scheduler-silent", what, since, acts, excluded_by=known)
 
 
 def not_served(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:

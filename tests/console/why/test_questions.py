@@ -200,7 +200,7 @@ QUESTIONS: Final[dict[str, tuple[PodEvidence, Code, str, str]]] = {
         "binder-silent", "has not answered for 100 s", "Delete the pod and create it again, if KAI is older than v0.18"),
     # nodes
     "a share on nodes with MIG, strategy single": (kai_says(_SINGLE, decision=_CONVERTED),
-        "share-not-supported", "only whole gpu jobs can run", 'Request a whole GPU, which these nodes take: set the annotation kaishare.dev/whole-gpu: "true"'),
+        "share-not-supported", "only whole gpu jobs can run", 'Request a whole GPU, which these nodes take: nvidia.com/gpu: 1 instead of the share'),
     "the same with a share that I wrote": (kai_says(_SINGLE), "share-not-supported", "MigStrategy='single'", "Request a whole GPU, which these nodes take: nvidia.com/gpu: 1"),
     "a share on nodes with MIG, strategy mixed": (kai_says(_MIXED, decision=_CONVERTED), "share-not-supported", "non MIG jobs cant run", "Request a MIG device"),
     "a share where GPUs are offered by DRA only": (kai_says(f"{_DRA} \n1 node(s) didn't have enough resources: GPUs.", decision=_CONVERTED),
@@ -225,7 +225,7 @@ QUESTIONS: Final[dict[str, tuple[PodEvidence, Code, str, str]]] = {
     "the autoscaler adds a node": (kai_says(_FULL, {"whole": 2}, pod_events=_event("TriggeredScaleUp", "pod triggered scale-up: [{gpu 1->2}]", "cluster-autoscaler")),
         "node-requested", "cluster-autoscaler adds a node (pod triggered scale-up: [{gpu 1->2}])", "Wait some minutes"),
     "the autoscaler adds no node": (kai_says(_FULL, pod_events=_event("NotTriggerScaleUp", "1 max node group size reached", "cluster-autoscaler")),
-        "no-gpu-fits", "cluster-autoscaler adds no node: 1 max node group size reached", "Wait until other pods end"),
+        "no-gpu-fits", "in one piece", "Wait until other pods end"),
     # the kubelet, and the reservation pod
     "refused after a restart of the node": (_rejected("UnexpectedAdmissionError", "Allocate failed due to no healthy devices present"),
         "refused-by-kubelet", "the kubelet of node n1 refused or ended the pod, which has no log: UnexpectedAdmissionError: Allocate failed", "Delete the pod: it never runs again. Its controller makes a new one"),

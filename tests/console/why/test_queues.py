@@ -23,7 +23,6 @@ from tests.support.why_evidence import (
 )
 
 _EDIT = "kubectl edit queues.scheduling.run.ai"
-_LIST = "kubectl get queues.scheduling.run.ai"
 
 
 def _limit(queue: str = "vision", *, requested: str = "0.5", unit: str = "GPUs", what: str = "GPUs") -> str:
@@ -95,12 +94,12 @@ _LIMIT, _QUOTA, _MISSING = "queue-over-limit", "queue-over-quota", "queue-missin
         (kai_says(_OVER + _limit("Research"), queues=_ALL), _LIMIT, f"{_ABOVE}, may use 1 GPU", [_RESEARCH]),
         (kai_says(_FIRM + _quota("Research"), queues=_ALL), _QUOTA, f"the quota of {_ABOVE}: 1 GPU", [_RESEARCH]),
         # No queue is edited whose name is not known.
-        *((kai_says(_OVER + _limit("Batch eval"), queues=queues), _LIMIT, _OR_ABOVE, [_LIST]) for queues in (_ALL, {"vision": FORBIDDEN}, _TWICE)),
+        *((kai_says(_OVER + _limit("Batch eval"), queues=queues), _LIMIT, _OR_ABOVE, [f"{_EDIT} QUEUE"]) for queues in (_ALL, {"vision": FORBIDDEN}, _TWICE)),
         # The display name of one queue may be the name of another.
         (kai_says(_OVER + _limit("research"), queues=_CROSSED), _LIMIT, "the queue vision may use 1 GPU", [_VISION]),
         (_of_group("Batch eval", "Batch eval", {"queueDetails": {"name": "research"}}), _LIMIT, "", [_RESEARCH]),
         # A queue that the pod does not use is not edited.
-        (_of_group("Batch eval", "Batch eval", {"queueDetails": {"name": "finance"}}), _LIMIT, "", []),
+        (_of_group("Batch eval", "Batch eval", {"queueDetails": {"name": "finance"}}), _LIMIT, "", [f"{_EDIT} QUEUE"]),
         # The PodGroup counts only for the same words.
         (_of_group("vision", "research", {"queueDetails": {"name": "research"}}), _LIMIT, "", [_VISION]),
         *((_of_group("vision", "vision", details), _LIMIT, "", [_VISION]) for details in (None, 1, "text", [], {}, {"queueDetails": None}, {"queueDetails": {"name": 1}})),
@@ -161,7 +160,7 @@ _OF_EITHER = "If the workload names its queue itself, set the label kai.schedule
     [
         (make_owner(metadata={"name": "web", "labels": _MISSPELT}), [_OF_WORKLOAD]),
         (make_owner(spec=_template(**_MISSPELT)), [_OF_WORKLOAD]),
-        (make_owner(spec=_template(app="web")), [_OF_NAMESPACE]),
+        (make_owner(spec=_template(app="web")), [_OF_NAMESPACE, _OF_EITHER]),
         (None, [_OF_NAMESPACE, _OF_EITHER]),
         (make_owner("RayCluster", "ray"), [_OF_NAMESPACE, _OF_EITHER]),
         (make_owner(spec={"template": "text"}), [_OF_NAMESPACE, _OF_EITHER]),
