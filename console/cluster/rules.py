@@ -3,8 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from kai import keys
 from kai.installation import NAMESPACE, Installation
@@ -23,8 +22,7 @@ FaultCode = Literal[
 """The codes of `why` that are faults of an installation; docs/troubleshooting.md explains each."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(NamedTuple):
     """What keeps pods from being scheduled, and the remedy."""
 
     code: FaultCode
@@ -70,49 +68,30 @@ class QueueTree:
     @property
     def usable(self) -> list[str]:
         """The queues that a pod can name: those with a parent that exists and without children."""
-        return sorted(
-            queue.name
-            for queue in self._by_name.values()
-            if queue.parent in self._by_name and not self.children(queue.name)
-        )
+        with_parent = (queue.name for queue in self._by_name.values() if queue.parent in self._by_name)
+        return sorted(name for name in with_parent if not self.children(name))
 
     def fault(self, name: str, versions: Sequence[Version] = ()) -> Fault | None:
         """Return why the installed releases of KAI cannot use a queue; None if they can, or if unknown."""
-        title = f"the queue {one_line(name)}"
+        title, queue = f"the queue {one_line(name)}", self._by_name.get(name)
         if self.is_missing(name):
-            return Fault(
-                "queue-missing",
-                f"{title} does not exist",
-                "create the queue, or name an existing one without child queues",
-                LIST_QUEUES,
-            )
-        queue = self._by_name.get(name)
+            remedy = "create the queue, or name an existing one without child queues"
+            return Fault("queue-missing", f"{title} does not exist", remedy, LIST_QUEUES)
         if queue is None:
             return None
-        children = self.children(name)
-        if children:
-            return Fault(
-                "queue-not-leaf",
-                f"{title} has child queues ({listed(children)}), and KAI schedules pods in leaf queues only",
-                "name one of the child queues",
-            )
+        if children := self.children(name):
+            what = f"{title} has child queues ({listed(children)}), and KAI schedules pods in leaf queues"
+            return Fault("queue-not-leaf", f"{what} only", "name one of the child queues")
         edit = f"kubectl edit queues.scheduling.run.ai {name}"
-        effect = "" if queue.parent else root_queue_effect(versions)
-        if effect:
-            return Fault(
-                "queue-without-parent",
-                f"{title} has no parent queue: {effect}",
-                "set spec.parentQueue of the queue, or name a queue with a parent",
-                edit,
-            )
-        lost = next(filter(self.is_missing, self._above(queue)), "")
-        if lost:
+        if effect := "" if queue.parent else root_queue_effect(versions):
+            remedy = "set spec.parentQueue of the queue, or name a queue with a parent"
+            return Fault("queue-without-parent", f"{title} has no parent queue: {effect}", remedy, edit)
+        if lost := next(filter(self.is_missing, self._above(queue)), ""):
             relation = "has the parent" if lost == queue.parent else "is below the queue"
+            what = f"{title} {relation} {one_line(lost)}, which does not exist"
+            command = edit if lost == queue.parent else LIST_QUEUES
             return Fault(
-                "queue-missing",
-                f"{title} {relation} {one_line(lost)}, which does not exist",
-                "create the parent queue, or correct spec.parentQueue",
-                edit if lost == queue.parent else LIST_QUEUES,
+                "queue-missing", what, "create the parent queue, or correct spec.parentQueue", command
             )
         return None
 
@@ -142,14 +121,13 @@ def sharing_off(installed: Installation | None = None) -> Fault:
 
 
 _REFUSER: Final = re.compile(
-    r'(?P<act>failed calling|admission) webhook "(?P<webhook>[^"]{1,300})"'
-    r"|ValidatingAdmissionPolicy '(?P<policy>[^']{1,253})' with binding '[^']{1,253}' denied request"
+    r'(failed calling|admission) webhook "([^"]{1,300})"'
+    r"|ValidatingAdmissionPolicy '([^']{1,253})' with binding '[^']{1,253}' denied request"
 )
 """Who refuses a pod, first in the message (k8s.io/apiserver `plugin/webhook/errors/statuserror.go`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refuser:
+class Refuser(NamedTuple):
     """The webhook or admission policy that a refusal names."""
 
     name: str
@@ -160,9 +138,7 @@ class Refuser:
 def refuser_of(message: str) -> Refuser | None:
     """Return who refuses, by the API server's message; None if it names neither webhook nor policy."""
     match = _REFUSER.search(message)
-    return match and Refuser(
-        match["webhook"] or match["policy"], match.end(), match["act"] == "failed calling"
-    )
+    return match and Refuser(match[2] or match[3], match.end(), match[1] == "failed calling")
 
 
 def unreachable_webhook(message: str, kai_namespace: str = NAMESPACE) -> Fault | None:
@@ -175,19 +151,18 @@ def unreachable_webhook(message: str, kai_namespace: str = NAMESPACE) -> Fault |
         return None
     webhooks = (("kaishare", "kaishare"), (kai_namespace, "KAI's admission"))
     home, owner = next((each for each in webhooks if each[0] in refuser.name), ("", "a webhook"))
-    return Fault(
-        "webhook-unreachable",
-        f"{owner} does not answer ({one_line(refuser.name)}), so that the API server refuses the pod",
-        "start the webhook again; look at its pods and its certificate",
-        f"kubectl get pods --namespace {home}" if home else "",
-    )
+    what = f"{owner} does not answer ({one_line(refuser.name)}), so that the API server refuses the pod"
+    remedy = "start the webhook again; look at its pods and its certificate"
+    return Fault("webhook-unreachable", what, remedy, f"kubectl get pods --namespace {home}" if home else "")
 
 
 def is_missed_by_kai(pod: Pod) -> bool:
     """Whether a pod with a share lacks what KAI's webhook adds to it (not in its mode NvFractions)."""
-    annotations = pod.metadata.annotations
-    has_share = not annotations.keys().isdisjoint((keys.GPU_FRACTION, keys.GPU_MEMORY))
-    return has_share and keys.SHARED_GPU_CONFIGMAP not in annotations
+    annotations = pod.metadata.annotations.keys()
+    return (
+        bool(annotations & {keys.GPU_FRACTION, keys.GPU_MEMORY})
+        and keys.SHARED_GPU_CONFIGMAP not in annotations
+    )
 
 
 def missed_by_kai(subject: str = "the pod was") -> Fault:
@@ -206,41 +181,37 @@ def missed_by_kai(subject: str = "the pod was") -> Fault:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReleaseDifference:
-    """A property of KAI's releases that kaishare's answers depend on."""
+class ReleaseDifference(NamedTuple):
+    """A property of KAI's releases that kaishare's answers depend on; `{kai}` is KAI's release."""
 
     name: str  # name of the property of `Version`
-    only_assumed: str
-    """The effect if kaishare assumes the property and KAI lacks it; `{kai}` is KAI's release."""
+    only_assumed: str  # the effect if kaishare assumes the property and KAI lacks it
     only_kai: str  # the effect if KAI has the property and kaishare does not assume it
-    matters_unset: bool = True
-    """Whether a webhook without a release decides as if its release had not the property."""
+    matters_unset: bool = True  # whether a webhook without a release decides as if it lacked the property
 
 
 DIFFERENCES: Final = (
     ReleaseDifference(
-        name="reads_container_name",
-        only_assumed="gives shares to containers that are not the first of their pod, which {kai} does not"
+        "reads_container_name",
+        "gives shares to containers that are not the first of their pod, which {kai} does not"
         " support: the first container gets the GPU",
-        only_kai="keeps shares from pods whose GPU container is not the first, which {kai} supports",
+        "keeps shares from pods whose GPU container is not the first, which {kai} supports",
     ),
     ReleaseDifference(
-        name="accepts_dotted_names",
-        only_assumed="gives shares to pods with a dot in the name, which {kai} refuses",
-        only_kai="keeps shares from pods with a dot in the name, which {kai} accepts",
+        "accepts_dotted_names",
+        "gives shares to pods with a dot in the name, which {kai} refuses",
+        "keeps shares from pods with a dot in the name, which {kai} accepts",
     ),
     ReleaseDifference(
-        name="validates_every_container",
-        only_assumed="warns of a share beside the GPUs of a sidecar or init container, which {kai} admits",
-        only_kai="does not warn of a share beside the GPUs of a sidecar or init container, which {kai}"
-        " refuses",
+        "validates_every_container",
+        "warns of a share beside the GPUs of a sidecar or init container, which {kai} admits",
+        "does not warn of a share beside the GPUs of a sidecar or init container, which {kai} refuses",
         matters_unset=False,
     ),
     ReleaseDifference(
-        name="demands_decimal_fraction",
-        only_assumed="warns of fractions such as 0x1p-1, which {kai} admits",
-        only_kai="does not warn of fractions such as 0x1p-1, which {kai} refuses",
+        "demands_decimal_fraction",
+        "warns of fractions such as 0x1p-1, which {kai} admits",
+        "does not warn of fractions such as 0x1p-1, which {kai} refuses",
         matters_unset=False,
     ),
 )
@@ -248,11 +219,8 @@ DIFFERENCES: Final = (
 
 def assumed_of(configured: Version | None) -> dict[str, bool]:
     """Return the properties that a webhook assumes of KAI by its --kai-version, by name."""
-    return {
-        each.name: bool(configured and getattr(configured, each.name))
-        for each in DIFFERENCES
-        if configured is not None or each.matters_unset
-    }
+    counting = (each for each in DIFFERENCES if configured is not None or each.matters_unset)
+    return {each.name: bool(configured and getattr(configured, each.name)) for each in counting}
 
 
 def release_effects(assumed: Mapping[str, bool | None], installed: Version) -> str:

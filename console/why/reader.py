@@ -169,7 +169,7 @@ class _Reading:
 
     def rest(self, pod: Pod) -> _Work:
         """Yield the requests that complete the story, as far as requests remain."""
-        is_told = self.evidence.gpu_pods.is_known and request_of(pod).is_share
+        is_told = self.evidence.gpu_pods.is_known and request_of(pod).share is not None
         if is_told:
             scaling = self._list_pods(_SCALING, _SCALING_QUERY, f"pods in {_SCALING}")
             yield self._read("scaling_pods", scaling)

@@ -277,12 +277,8 @@ def _told_by_event(evidence: PodEvidence, reason: FlagReason, event: Event) -> P
     message, _, hint = text.partition("; ")
     message = one_line(message)
     when = f" at {event.last.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if event.last else ""
-    if reason is FlagReason.OVER_SHARE:  # only this flag has an Event when it clears
-        what = f"the pod is flagged ({reason.value}): it {reason.summary}"
-        what += f";{when} it {message}" if message else ""
-    else:
-        what = f"the pod was flagged ({reason.value}){when}, because it {message or reason.summary};"
-        what += " whether it still is cannot be seen without its node's agent"
+    what = f"the pod was flagged ({reason.value}){when}, because it {message or reason.summary};"
+    what += " whether it still is cannot be seen without its node's agent"
     return _flag(evidence, reason, what, [hint, act], {"reason": reason.value})
 
 

@@ -157,8 +157,9 @@ def _of_nodes(evidence: PodEvidence, pod: Pod, text: str) -> PodFinding | None:
         what = f"{missing}, so that KAI cannot convert {request.text} into a share"
         return finding(evidence, "gpu-memory-label-missing", what, "use-fraction", "install-gfd")
     if all(_GPUS in text for _, text in reasons):
+        memory = request.share.memory_mib if request.share is not None else None
         cards = [card.units for node in nodes if (card := _card_of(node)) is not None]
-        if request.memory_mib is None or not _is_too_big(request.memory_mib, reasons, cards):
+        if memory is None or not _is_too_big(memory, reasons, cards):
             return _no_gpu_fits(evidence, pod)
         what = (
             f"the pod requests {request.text}, more than any GPU has{f' ({max(cards)} MiB)' if cards else ''}"
@@ -180,7 +181,11 @@ def _mixed(evidence: PodEvidence, pod: Pod, reasons: Sequence[str]) -> PodFindin
     whole = [text for text in reasons if any(each in text for each in _NO_SHARES)]
     barred = [*whole, *(text for text in reasons if _MIG_ONLY in text)]
     acts += ["request-whole-gpu" if whole else "request-mig"] if barred else []
-    if request_of(pod).is_share and barred and all(text in barred or _GPUS in text for text in reasons):
+    if (
+        request_of(pod).share is not None
+        and barred
+        and all(text in barred or _GPUS in text for text in reasons)
+    ):
         what = f"no node with room takes a share: {first_few(barred, 4)}"
         return finding(evidence, "share-not-supported", what, *acts)
     if any(_GPUS in text for text in reasons):
@@ -213,7 +218,7 @@ def _no_gpu_fits(evidence: PodEvidence, pod: Pod) -> PodFinding:
         f"the pod {f'requests {request.text}' if request.is_any else 'needs GPUs'}",
         ["wait-for-pods"],
     )
-    if not request.is_share:
+    if request.share is None:
         what += f", and no node has {'as many' if request.whole > 1 else 'that much'} free"
     elif free == ():
         what += ", and all GPUs are in use"

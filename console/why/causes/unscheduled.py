@@ -59,7 +59,7 @@ def outside_kai(evidence: PodEvidence, pod: Pod) -> PodFinding:
     may_ask = evidence.decision.is_missing and request.is_any and not pod.queue_label
     asks = ["ask-for-queue"] if may_ask else []
     what = f"{name} schedules the pod, not KAI"
-    if request.is_share:
+    if request.share is not None:
         effect = "runs without a GPU" if pod.is_bound else "gets no GPU"
         what += f": its share of {request.text} is ignored, and it {effect}"
     elif pod.queue_label or (evidence.decision.known is not None and request.is_any):

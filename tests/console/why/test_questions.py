@@ -188,7 +188,7 @@ QUESTIONS: Final[dict[str, tuple[PodEvidence, Code, str, str]]] = {
     "my pod is flagged, and will it be evicted": (of_pod(_RUNS, figures=_flagged(over_share_policy=ApiOverSharePolicy(evict=True))),
         "flagged", "; its namespace lets the agent evict such pods", "vLLM: set"),
     "my pod is flagged, and I may not read the agents": (of_pod(_RUNS, pod_events=_event("GPUMemoryOverShare", _OVER, "kaishare-agent", age=60)),
-        "flagged", "at 2026-05-01 11:59 UTC it uses 12.0 GiB on GPU 0 (GPU-1), above its share of 10.0 GiB", "vLLM: set 0.4. Raise the share."),
+        "flagged", "at 2026-05-01 11:59 UTC, because it uses 12.0 GiB on GPU 0 (GPU-1), above its share of 10.0 GiB", "vLLM: set 0.4. Raise the share."),
     # KAI's webhook did not see the pod
     "no node for ever: KAI's webhook was down at creation": (make_evidence(missed_pod(), kai_version=OLD), "kai-admission-missed", "without KAI's webhook", "Delete the pod"),
     "the same while the binder tries": (make_evidence(missed_pod(), kai_version=OLD, **_BOUND_SOON), "kai-admission-missed", "", "Delete the pod"),
