@@ -7,13 +7,13 @@ its namespace: the newest are kept, in bounded memory.
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
 from typing import Final, NamedTuple
 
 from console.cluster.facts import Fact, FactReader, Listing, items
-from kube.kinds import EVENTS, Event, FullMeta, Pod, PodOwner
+from console.why.evidence import PodEvidence
+from kube.kinds import EVENTS, Event, FullMeta, Pod
 
 MOST_EVENTS: Final = 500  # number of Events kept of one list; up to twice as many while it is read
 LARGEST: Final = 16 * 1024  # maximum size of a kept Event as JSON; programs write about 1 kB
@@ -49,16 +49,15 @@ class NamedObject(NamedTuple):
     kind: str  # empty if it may be any
     name: str
     uid: str = ""  # empty if it is not known
-    is_read: bool = False  # whether the object or one that it owns was read, so that its owners are known
 
 
-def workload_of(group: str) -> str:
-    """Return the workload in a PodGroup's name `pg-WORKLOAD-UID`; the whole name of one made by hand.
+def workload_of(group: str) -> tuple[str, str]:
+    """Return the workload in a PodGroup's name `pg-WORKLOAD-UID`, and the uid; a name made by hand has none.
 
     It is the pod itself, or the owner whose pods KAI schedules together (v0.9.8, v0.13.4, v0.17.0).
     """
     match = _NAME.fullmatch(group)
-    return match[1] if match else group
+    return (match[1], match[2]) if match else (group, "")
 
 
 def is_made_for(name: str, owner: str, kind: str = "") -> bool:
@@ -68,14 +67,10 @@ def is_made_for(name: str, owner: str, kind: str = "") -> bool:
 
 
 def may_concern(group: str, target: NamedObject) -> bool:
-    """Whether a PodGroup may be for a pod or workload, for a pod of it or, if it was not read, its owner."""
-    match = _NAME.fullmatch(group)
-    workload, uid = (match[1], match[2]) if match else (group, "")
-    if workload == target.name:
-        return not (uid and target.uid) or uid == target.uid
-    return is_made_for(workload, target.name, target.kind) or (
-        not target.is_read and is_made_for(target.name, workload)
-    )
+    """Whether a PodGroup may be for a pod or workload, or for a pod of it."""
+    workload, uid = workload_of(group)
+    is_same = workload == target.name and (uid == target.uid or not (uid and target.uid))
+    return is_same or is_made_for(workload, target.name, target.kind)
 
 
 def creates_for(kind: str, name: str, uid: str, target: NamedObject) -> bool:
@@ -89,76 +84,80 @@ def creates_for(kind: str, name: str, uid: str, target: NamedObject) -> bool:
     return kind == _BETWEEN.get(target.kind) and is_made_for(name, target.name, target.kind)
 
 
-@dataclass(frozen=True, slots=True)
-class EventReader:
-    """Reads the Events that concern a pod or workload that was named."""
+async def events_about_pod(reader: FactReader, evidence: PodEvidence) -> Listing[Event]:
+    """Return the Events about the pod, oldest first, without those about an earlier pod of the name."""
+    pod = evidence.pod.known
 
-    reader: FactReader
-    namespace: str
-    kind: str
-    name: str
+    def keep(event: Event) -> bool:
+        return pod is None or is_of(pod, event.involved_object.uid, event.metadata)
 
-    async def about_pod(self, name: str, pod: Pod | None) -> Listing[Event]:
-        """Return the Events about a pod, oldest first, without those about an earlier pod of the name."""
+    name = pod.name if pod else evidence.name
+    return await _read(reader, evidence, f"involvedObject.kind=Pod,involvedObject.name={name}", keep)
 
-        def keep(event: Event) -> bool:
-            return pod is None or is_of(pod, event.involved_object.uid, event.metadata)
 
-        return await self._read(f"involvedObject.kind=Pod,involvedObject.name={name}", keep)
+async def events_about_groups(reader: FactReader, evidence: PodEvidence) -> Listing[Event]:
+    """Return the Events about PodGroups of the pod or workload, and of earlier pods of it, oldest first."""
+    pod, workload, related = evidence.pod.known, evidence.workload.known, [*_related(evidence)]
+    owners = {owner.name for owner in workload.metadata.owner_references} if workload else set()
 
-    async def about_groups(self, pod: Pod | None, workload: PodOwner | None) -> Listing[Event]:
-        """Return the Events about PodGroups of the pod or workload, and of earlier pods of it."""
-        related = [*self._related(pod, workload)]
-        above = {owner.name for owner in workload.metadata.owner_references} if workload else set()
+    def keep(event: Event) -> bool:
+        group = event.involved_object.name
+        name, _ = workload_of(group)
+        # The owners of an object that is gone are not known.
+        is_above = name in owners or (not (pod or workload) and is_made_for(evidence.name, name))
+        is_own = pod is not None and group == pod.pod_group_name
+        return is_own or is_above or any(may_concern(group, each) for each in related)
 
-        def keep(event: Event) -> bool:
-            group = event.involved_object.name
-            is_own = pod is not None and group == pod.pod_group_name
-            return is_own or workload_of(group) in above or any(may_concern(group, each) for each in related)
+    return await _read(reader, evidence, "involvedObject.kind=PodGroup", keep)
 
-        return await self._read("involvedObject.kind=PodGroup", keep)
 
-    async def about_creation(self, workload: PodOwner | None) -> Listing[Event]:
-        """Return the Events about pods that could not be created for the workload, oldest first."""
-        target = NamedObject(self.kind, self.name, workload.metadata.uid if workload else "")
+async def events_about_creation(reader: FactReader, evidence: PodEvidence) -> Listing[Event]:
+    """Return the Events about pods that could not be created for the workload, oldest first."""
+    workload = evidence.workload.known
+    target = NamedObject(evidence.kind, evidence.name, workload.metadata.uid if workload else "")
 
-        def keep(event: Event) -> bool:
-            about = event.involved_object
-            return creates_for(about.kind, about.name, about.uid, target)
+    def keep(event: Event) -> bool:
+        about = event.involved_object
+        return creates_for(about.kind, about.name, about.uid, target)
 
-        lists = [await self._read(f"reason={reason}", keep) for reason in _NOT_CREATED]
-        events = tuple(sorted(chain.from_iterable(map(items, lists)), key=attrgetter("moment")))
-        unread = next((each for each in lists if not each.is_known), lists[0])
-        return Fact(events, unread.why, unread.line)
+    lists = [await _read(reader, evidence, f"reason={reason}", keep) for reason in _NOT_CREATED]
+    events = tuple(sorted(chain.from_iterable(map(items, lists)), key=attrgetter("moment")))
+    unread = next((each for each in lists if not each.is_known), lists[0])
+    return Fact(events, unread.why, unread.line)
 
-    def _related(self, pod: Pod | None, workload: PodOwner | None) -> Iterator[NamedObject]:
-        of_pod = None if pod is None else _COMPLETION_INDEX in pod.metadata.annotations
-        is_indexed = of_pod if workload is None else workload.spec.completion_mode == "Indexed"
-        uid = workload.metadata.uid if workload is not None else ""
-        is_read = pod is not None or workload is not None
-        yield NamedObject(_kind(self.kind, is_indexed), self.name, uid, is_read)
-        if pod is not None:
-            yield NamedObject("Pod", pod.name, is_read=True)
-            for owner in pod.metadata.owner_references:
-                yield NamedObject(_kind(owner.kind, of_pod), owner.name, is_read=True)
 
-    async def _read(self, selector: str, keep: Callable[[Event], bool]) -> Listing[Event]:
-        """List Events, oldest first, without very large ones; of many, the newest are kept."""
-        events: list[Event] = []
+def _related(evidence: PodEvidence) -> Iterator[NamedObject]:
+    pod, workload = evidence.pod.known, evidence.workload.known
+    of_pod = None if pod is None else _COMPLETION_INDEX in pod.metadata.annotations
+    is_indexed = of_pod if workload is None else workload.spec.completion_mode == "Indexed"
+    uid = workload.metadata.uid if workload else ""
+    yield NamedObject(_kind(evidence.kind, is_indexed), evidence.name, uid)
+    if pod is not None:
+        yield NamedObject("Pod", pod.name)
+        yield from (
+            NamedObject(_kind(each.kind, of_pod), each.name) for each in pod.metadata.owner_references
+        )
 
-        def add(document: bytes) -> None:
-            if len(document) > LARGEST:
-                self.reader.note(f"Events of more than {LARGEST >> 10} KiB were not read")
-            elif keep(event := EVENTS.decode(document)):
-                events.append(event)
-            if len(events) > 2 * MOST_EVENTS:
-                events[:] = sorted(events, key=attrgetter("moment"))[-MOST_EVENTS:]
-                self.reader.note(f"there are more Events than the newest {MOST_EVENTS}, which were read")
 
-        query = {"fieldSelector": selector}
-        listing = await self.reader.list(EVENTS, self.namespace, query=query, decode=add, what="Events")
-        newest = tuple(sorted(events, key=attrgetter("moment")))
-        return Fact(newest if listing.is_known else newest or listing.value, listing.why, listing.line)
+async def _read(
+    reader: FactReader, evidence: PodEvidence, selector: str, keep: Callable[[Event], bool]
+) -> Listing[Event]:
+    """List Events, oldest first, without very large ones; of many, the newest are kept."""
+    events: list[Event] = []
+
+    def add(document: bytes) -> None:
+        if len(document) > LARGEST:
+            reader.note(f"Events of more than {LARGEST >> 10} KiB were not read")
+        elif keep(event := EVENTS.decode(document)):
+            events.append(event)
+        if len(events) > 2 * MOST_EVENTS:
+            events[:] = sorted(events, key=attrgetter("moment"))[-MOST_EVENTS:]
+            reader.note(f"there are more Events than the newest {MOST_EVENTS}, which were read")
+
+    query = {"fieldSelector": selector}
+    listing = await reader.list(EVENTS, evidence.namespace, query=query, decode=add, what="Events")
+    newest = tuple(sorted(events, key=attrgetter("moment")))
+    return Fact(newest if listing.is_known else newest or listing.value, listing.why, listing.line)
 
 
 def _kind(kind: str, is_indexed: bool | None) -> str:  # empty for a Job that may have either form

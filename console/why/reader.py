@@ -20,13 +20,12 @@ from console.explain.live_workloads import explain_object
 from console.explain.text import headline, reason_code
 from console.why.causes.unscheduled import is_in_kai
 from console.why.core import find_cause
-from console.why.events import EventReader, is_of
+from console.why.events import events_about_creation, events_about_groups, events_about_pod, is_of
 from console.why.evidence import (
     AgentFigures,
     GpuPod,
     PodEvidence,
     PolicyDecision,
-    SchedulerVerdict,
     gpu_pod,
     request_of,
 )
@@ -58,9 +57,6 @@ _NOT_SUCCEEDED: Final = {"fieldSelector": "status.phase!=Succeeded"}
 _SCALING: Final = "kai-scale-adjust"  # namespace of KAI's node-scale-adjuster (v0.17.0 `options.go`)
 _SCALING_QUERY: Final = {"labelSelector": "app=scaling-pod"}
 _OF_FULL_QUEUES: Final = ("OverLimit", "NonPreemptibleOverQuota")
-_OF_QUEUES: Final = ("QueueDoesNotExist", *_OF_FULL_QUEUES)  # reasons of verdicts that are about queues only
-_OF_VOLUMES: Final = ("VolumeBinding", "PersistentVolumeClaim")
-
 _PODS: Final = ServedKind(group="", version="v1", kind="Pod", resource="pods", is_namespaced=True)
 
 _Work = Iterator[Coroutine[Any, Any, None]]
@@ -76,12 +72,11 @@ async def read_evidence(
     settings are in a ConfigMap of `settings_namespace`. Raises UsageError if the pod, the list of the
     workload's pods, or the kind cannot be read, or if the namespace does not exist.
     """
-    reader, kind = FactReader(client, most_requests=MOST_REQUESTS), kinds_named[0].name
+    reader = FactReader(client, most_requests=MOST_REQUESTS)
+    kind, now = kinds_named[0].name, datetime.now(UTC)
     pod, workload = await find_pod(reader, namespace, kinds_named, name)
-    evidence = PodEvidence(
-        now=datetime.now(UTC), namespace=namespace, kind=kind, name=name, pod=pod, workload=workload
-    )
-    reading = _Reading(reader, evidence, EventReader(reader, namespace, kind, name))
+    evidence = PodEvidence(now=now, namespace=namespace, kind=kind, name=name, pod=pod, workload=workload)
+    reading = _Reading(reader, evidence)
     await _run(reading.basics())
     if reading.namespace.is_missing:
         raise UsageError(does_not_exist(namespace))
@@ -109,24 +104,22 @@ class _Reading:
 
     reader: FactReader
     evidence: PodEvidence
-    events: EventReader
     namespace: Fact[Namespace] = NOT_READ
 
     def basics(self) -> _Work:
         """Yield the requests of every answer."""
-        pod, workload = self.evidence.pod.known, self.evidence.workload.known
-        is_pod, name = self.evidence.kind == POD.name, pod.name if pod else self.evidence.name
+        pod, is_pod = self.evidence.pod.known, self.evidence.kind == POD.name
         yield self._read_namespace()
-        yield self._read("group_events", self.events.about_groups(pod, workload))
+        yield self._read("group_events", events_about_groups(self.reader, self.evidence))
         if pod is not None or is_pod:
-            yield self._read("pod_events", self.events.about_pod(name, pod))
+            yield self._read("pod_events", events_about_pod(self.reader, self.evidence))
         if pod is not None and pod.pod_group_name:
             group = self.reader.get(kinds.POD_GROUPS, pod.pod_group_name, pod.metadata.namespace)
             yield self._read("pod_group", group)
         if pod is not None:
             yield self._read_bind_request(pod)
         if not is_pod and (pod is None or pod.is_bound):
-            yield self._read("creation_events", self.events.about_creation(workload))
+            yield self._read("creation_events", events_about_creation(self.reader, self.evidence))
 
     def details(self, pod: Pod, agents: AgentOptions, settings_namespace: str) -> _Work:
         """Yield the requests that the state of the pod needs."""
@@ -143,19 +136,23 @@ class _Reading:
 
     def _of_waiting(self, pod: Pod) -> _Work:
         evidence, verdict, listing = self.evidence, self.evidence.verdict, self.reader.list
+        words, reason = (verdict.all_text, verdict.reason) if verdict is not None else ("", "")
+        is_of_volumes = "VolumeBinding" in words or "PersistentVolumeClaim" in words
+        is_of_queue = reason in ("QueueDoesNotExist", *_OF_FULL_QUEUES)
+        # A verdict without a reason may be about anything.
+        is_of_nodes = bool(words) and not is_of_queue and not is_of_volumes and "opology" not in words
         yield self._read_queues(pod)
         is_unclear = not pod.pod_group_name or is_missed_by_kai(pod)
         if evidence.bind_request.why is Why.FORBIDDEN and is_unclear:
             yield self._discover_kai()
-        is_of_nodes = verdict is not None and _is_about_nodes(verdict)
         if is_of_nodes:
             yield self._read("nodes", listing(kinds.NODES))
         if is_of_nodes or evidence.bind_request.known is not None:
             query = {"labelSelector": keys.GPU_GROUP, **_NOT_SUCCEEDED}
             yield self._read("shared_gpu_pods", self._list_pods("", query, "pods of other namespaces"))
-        if is_of_nodes or (verdict is not None and verdict.reason in _OF_FULL_QUEUES):
+        if is_of_nodes or reason in _OF_FULL_QUEUES:
             yield self._read("gpu_pods", self._list_gpu_pods())
-        if verdict is not None and _is_about_volumes(verdict) and pod.claim_names:
+        if is_of_volumes and pod.claim_names:
             what = "PersistentVolumeClaims"
             yield self._read("claims", listing(kinds.VOLUME_CLAIMS, pod.metadata.namespace, what=what))
         group = evidence.pod_group.known
@@ -309,27 +306,25 @@ class _Reading:
         try:
             listed = await agents.list(node)
             running = [p for p in listed if p.spec.node_name == node and p.status.phase == "Running"]
-            if not running:
-                return
-            reading = await agents.read(running[0])
+            reading = await agents.read(running[0]) if running else None
         except REQUEST_ERRORS as error:
             right = f"list pods in {options.namespace}"
             self.evidence.figures = Fact(why=self.reader.record(error, "the agents", right).why)
             return
+        if reading is None:
+            return
         if reading.missing_right:
             self.evidence.figures = Fact(why=Why.FORBIDDEN)
             self.reader.refuse("the agents", f"get pods/proxy in {options.namespace}")
-        elif reading.received is None:
-            self.evidence.figures = Fact(why=Why.FAILED, line=reading.failure)
-        elif reading.received.answer.sample_timestamp is None:
-            self.evidence.figures = Fact(why=Why.FAILED, line="the agent has no recent sample")
+        elif reading.received is None or reading.received.answer.sample_timestamp is None:
+            line = "the agent has no recent sample" if reading.received else reading.failure
+            self.evidence.figures = Fact(why=Why.FAILED, line=line)
         else:
-            pods = reading.received.answer.pods
-            key = (*pod.metadata.key, pod.metadata.uid)
+            pods, key = reading.received.answer.pods, (*pod.metadata.key, pod.metadata.uid)
             own = next((each for each in pods if (each.namespace, each.name, each.uid) == key), None)
             on = _gpus_of(own) if own is not None else frozenset()
             neighbours = sum(each is not own and not on.isdisjoint(_gpus_of(each)) for each in pods)
-            self.evidence.figures = Fact(AgentFigures(pod=own, neighbours=neighbours))
+            self.evidence.figures = Fact(AgentFigures(own, neighbours))
 
 
 def _policy(namespace: Namespace) -> PolicyMetadata:
@@ -341,16 +336,6 @@ def _is_outdated(pod: ExplainedPod) -> bool:
     earlier, decision = pod.earlier, pod.mutation.decision
     is_older = earlier is not None and not earlier.is_current and earlier.reason != decision.reason.code
     return is_older and decision.source is Source.OWN_SHARE
-
-
-def _is_about_volumes(verdict: SchedulerVerdict) -> bool:
-    return any(word in verdict.all_text for word in _OF_VOLUMES)
-
-
-def _is_about_nodes(verdict: SchedulerVerdict) -> bool:
-    """Whether a verdict may be about nodes and their GPUs; one without a reason may be about anything."""
-    is_about_topology = "opology" in verdict.all_text
-    return verdict.reason not in _OF_QUEUES and not is_about_topology and not _is_about_volumes(verdict)
 
 
 def _gpus_of(pod: ApiPod) -> frozenset[str]:

@@ -87,15 +87,13 @@ def test_only_generated_names_belong_to_an_owner(name: str, owner: str, kind: st
     [
         (f"pg-train-{_UID}", NamedObject("", "train"), True),
         (f"pg-web-7f6b5d4c8x-x2vqk-{_UID}", NamedObject("", "web"), True),
-        (f"pg-llm-{_UID}", NamedObject("", "llm-worker-3"), True),
         (f"pg-train-large-{_UID}", NamedObject("", "train"), False),
         (f"pg-train-{_UID}", NamedObject("", "train-large"), False),
         # A uid decides where it is known.
         (f"pg-train-{_UID}", NamedObject("Job", "train", _UID), True),
         (f"pg-train-{_OTHER}", NamedObject("Job", "train", _UID), False),
         (f"pg-train-{_OTHER}", NamedObject("Job", "train"), True),
-        (f"pg-train-{_OTHER}", NamedObject("Job", "train-2", is_read=True), False),
-        (f"pg-train-{_OTHER}", NamedObject("", "train-2"), True),
+        (f"pg-train-{_OTHER}", NamedObject("Job", "train-2"), False),
         ("train", NamedObject("Job", "train", _UID), True),
     ],
 )
@@ -104,8 +102,8 @@ def test_a_group_concerns_its_own_workload(group: str, target: NamedObject, expe
 
 
 def test_the_workload_is_in_the_name_of_a_group() -> None:
-    assert workload_of(f"pg-train-large-{_UID}") == "train-large"
-    assert workload_of("llm") == "llm"  # made by hand
+    assert workload_of(f"pg-train-large-{_UID}") == ("train-large", _UID)
+    assert workload_of("llm") == ("llm", "")  # made by hand
 
 
 @pytest.mark.parametrize(
