@@ -12,13 +12,17 @@ from typing import Final
 
 from console.why.acts import finding
 from console.why.causes import unscheduled
-from console.why.causes.binding import binding, chosen, missed, waiting_for_evicted
-from console.why.causes.bound import bound, failed, running
-from console.why.causes.creation import evicted_before, refused_later, why_no_pod
-from console.why.causes.device_claims import waits_for_devices
-from console.why.causes.nodes import more_room, unschedulable
+from console.why.causes.nodes import more_room, unschedulable, waits_for_devices
+from console.why.causes.placed import binding, bound, chosen, failed, missed, running, waiting_for_evicted
 from console.why.causes.queues import full_queue, unexplained, unusable_queue
-from console.why.causes.unscheduled import guarded, is_in_kai, outside_kai
+from console.why.causes.unscheduled import (
+    evicted_before,
+    guarded,
+    is_in_kai,
+    outside_kai,
+    refused_later,
+    why_no_pod,
+)
 from console.why.evidence import PodEvidence, waited
 from console.why.explanation import Explanation, PodFinding
 from console.why.story import tell_story

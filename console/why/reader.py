@@ -20,7 +20,6 @@ from console.explain.live_workloads import explain_object
 from console.explain.text import headline, reason_code
 from console.why.causes.unscheduled import is_in_kai
 from console.why.core import find_cause
-from console.why.events import events_about_creation, events_about_groups, events_about_pod, is_of
 from console.why.evidence import (
     AgentFigures,
     GpuPod,
@@ -29,7 +28,16 @@ from console.why.evidence import (
     gpu_pod,
     request_of,
 )
-from console.why.target import POD, WorkloadKind, find_pod, owner_kind
+from console.why.target import (
+    POD,
+    WorkloadKind,
+    events_about_creation,
+    events_about_groups,
+    events_about_pod,
+    find_pod,
+    is_of,
+    owner_kind,
+)
 from gpuagent.api_types import ApiPod
 from kai import keys
 from kai.installation import NAMESPACE

@@ -13,9 +13,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from console.cluster.facts import items
-from console.why.causes.bound import uses_of
-from console.why.causes.creation import COMBINED, evictions
-from console.why.causes.unscheduled import HARMLESS
+from console.why.causes.placed import uses_of
+from console.why.causes.unscheduled import COMBINED, HARMLESS, evictions
 from console.why.evidence import PodEvidence, PolicyDecision, request_of
 from console.why.explanation import Step
 from gpuagent.verdicts.flag_reasons import FlagReason

@@ -2,8 +2,16 @@
 
 import pytest
 
-from console.why.events import INDEXED_JOB, NamedObject, creates_for, is_made_for, may_concern, workload_of
-from console.why.target import owner_kind, parse_target
+from console.why.target import (
+    INDEXED_JOB,
+    NamedObject,
+    creates_for,
+    is_made_for,
+    may_concern,
+    owner_kind,
+    parse_target,
+    workload_of,
+)
 from kube.kinds import ObjectOwner
 
 _UID = "11111111-2222-4333-8444-555555555555"

@@ -9,9 +9,9 @@ from aiohttp import web
 
 from console.cluster.facts import Why, items
 from console.why.core import explain
-from console.why.events import LARGEST, MOST_EVENTS
 from console.why.evidence import PodEvidence
 from console.why.reader import MOST_REQUESTS
+from console.why.target import LARGEST, MOST_EVENTS
 from kai.releases import Version
 from service.command import UsageError
 from tests.support.agent_fleet import LABELS as AGENT_LABELS
