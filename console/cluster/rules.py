@@ -3,6 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from kai import keys
@@ -159,10 +160,8 @@ def unreachable_webhook(message: str, kai_namespace: str = NAMESPACE) -> Fault |
 def is_missed_by_kai(pod: Pod) -> bool:
     """Whether a pod with a share lacks what KAI's webhook adds to it (not in its mode NvFractions)."""
     annotations = pod.metadata.annotations.keys()
-    return (
-        bool(annotations & {keys.GPU_FRACTION, keys.GPU_MEMORY})
-        and keys.SHARED_GPU_CONFIGMAP not in annotations
-    )
+    has_share = bool(annotations & {keys.GPU_FRACTION, keys.GPU_MEMORY})
+    return has_share and keys.SHARED_GPU_CONFIGMAP not in annotations
 
 
 def missed_by_kai(subject: str = "the pod was") -> Fault:
@@ -181,37 +180,41 @@ def missed_by_kai(subject: str = "the pod was") -> Fault:
     )
 
 
-class ReleaseDifference(NamedTuple):
-    """A property of KAI's releases that kaishare's answers depend on; `{kai}` is KAI's release."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseDifference:
+    """A property of KAI's releases that kaishare's answers depend on."""
 
     name: str  # name of the property of `Version`
-    only_assumed: str  # the effect if kaishare assumes the property and KAI lacks it
+    only_assumed: str
+    """The effect if kaishare assumes the property and KAI lacks it; `{kai}` is KAI's release."""
     only_kai: str  # the effect if KAI has the property and kaishare does not assume it
-    matters_unset: bool = True  # whether a webhook without a release decides as if it lacked the property
+    matters_unset: bool = True
+    """Whether a webhook without a release decides as if its release had not the property."""
 
 
 DIFFERENCES: Final = (
     ReleaseDifference(
-        "reads_container_name",
-        "gives shares to containers that are not the first of their pod, which {kai} does not"
+        name="reads_container_name",
+        only_assumed="gives shares to containers that are not the first of their pod, which {kai} does not"
         " support: the first container gets the GPU",
-        "keeps shares from pods whose GPU container is not the first, which {kai} supports",
+        only_kai="keeps shares from pods whose GPU container is not the first, which {kai} supports",
     ),
     ReleaseDifference(
-        "accepts_dotted_names",
-        "gives shares to pods with a dot in the name, which {kai} refuses",
-        "keeps shares from pods with a dot in the name, which {kai} accepts",
+        name="accepts_dotted_names",
+        only_assumed="gives shares to pods with a dot in the name, which {kai} refuses",
+        only_kai="keeps shares from pods with a dot in the name, which {kai} accepts",
     ),
     ReleaseDifference(
-        "validates_every_container",
-        "warns of a share beside the GPUs of a sidecar or init container, which {kai} admits",
-        "does not warn of a share beside the GPUs of a sidecar or init container, which {kai} refuses",
+        name="validates_every_container",
+        only_assumed="warns of a share beside the GPUs of a sidecar or init container, which {kai} admits",
+        only_kai="does not warn of a share beside the GPUs of a sidecar or init container, which {kai}"
+        " refuses",
         matters_unset=False,
     ),
     ReleaseDifference(
-        "demands_decimal_fraction",
-        "warns of fractions such as 0x1p-1, which {kai} admits",
-        "does not warn of fractions such as 0x1p-1, which {kai} refuses",
+        name="demands_decimal_fraction",
+        only_assumed="warns of fractions such as 0x1p-1, which {kai} admits",
+        only_kai="does not warn of fractions such as 0x1p-1, which {kai} refuses",
         matters_unset=False,
     ),
 )
@@ -219,8 +222,11 @@ DIFFERENCES: Final = (
 
 def assumed_of(configured: Version | None) -> dict[str, bool]:
     """Return the properties that a webhook assumes of KAI by its --kai-version, by name."""
-    counting = (each for each in DIFFERENCES if configured is not None or each.matters_unset)
-    return {each.name: bool(configured and getattr(configured, each.name)) for each in counting}
+    return {
+        each.name: bool(configured and getattr(configured, each.name))
+        for each in DIFFERENCES
+        if configured is not None or each.matters_unset
+    }
 
 
 def release_effects(assumed: Mapping[str, bool | None], installed: Version) -> str:
