@@ -47,9 +47,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the answer; return 0 if nothing is wrong, 1 if something is, 2 if there is no such object.
 
-    Events may explain why a pod does not exist any more; then they are the answer. Raises UsageError if the
-    pod, workload or namespace cannot be read, or does not exist and has left no trace, or if standard output
-    cannot be written; AccessError if the kubeconfig cannot be read, or its login fails.
+    Raises UsageError if the pod, workload or namespace cannot be read, or does not exist and has left no
+    Event; AccessError if the kubeconfig cannot be read, or its login fails.
     """
     discard_library_logs()
     evidence = asyncio.run(_read(arguments))

@@ -302,9 +302,12 @@ class _Reading:
         owned = FullMeta(pod.name, name)
         for item in explain_object(explainer, _PODS, owned, pod.document, ""):
             if isinstance(item, ExplainedPod):
-                now = ("", _SOMETHING_ELSE) if _is_outdated(item) else (reason_code(item), headline(item))
-                decision = PolicyDecision(reason=reason, now_reason=now[0], now=now[1])
-                self.evidence.decision = Fact(decision)
+                old, new = item.earlier, item.mutation.decision
+                is_older = old is not None and not old.is_current and old.reason != new.reason.code
+                # The policy has changed since it gave the pod its share, so that the new one is not known.
+                is_unknown = is_older and new.source is Source.OWN_SHARE
+                now = ("", _SOMETHING_ELSE) if is_unknown else (reason_code(item), headline(item))
+                self.evidence.decision = Fact(PolicyDecision(reason=reason, now_reason=now[0], now=now[1]))
 
     async def _read_figures(self, pod: Pod, options: AgentOptions) -> None:
         node = pod.spec.node_name
@@ -337,13 +340,6 @@ class _Reading:
 
 def _policy(namespace: Namespace) -> PolicyMetadata:
     return PolicyMetadata.select(namespace.metadata.labels, namespace.metadata.annotations)
-
-
-def _is_outdated(pod: ExplainedPod) -> bool:
-    """Whether the policy has changed since it gave the pod its share, so that the new one is not known."""
-    earlier, decision = pod.earlier, pod.mutation.decision
-    is_older = earlier is not None and not earlier.is_current and earlier.reason != decision.reason.code
-    return is_older and decision.source is Source.OWN_SHARE
 
 
 def _gpus_of(pod: ApiPod) -> frozenset[str]:

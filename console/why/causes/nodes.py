@@ -95,7 +95,12 @@ def _claim(evidence: PodEvidence, pod: Pod, says: str) -> PodFinding:
 
 def _never_fits(evidence: PodEvidence, text: str) -> PodFinding | None:
     if match := _NOT_OFFERED.search(text):
-        return _no_gpu_nodes(evidence) if match[1] == "GPU" else _not_offered(evidence, match[1], text)
+        if match[1] == "GPU":
+            return _no_gpu_nodes(evidence)
+        resource, (amount, _) = one_line(match[1], LONGEST_SUBDOMAIN), _amount_of(match[1], text)
+        requested = resource if amount is None else f"{number(amount)} {resource}"
+        what, acts = f"the pod requests {requested}, and no node offers {resource}", ["correct-resource"]
+        return finding(evidence, "resource-not-offered", what, *acts, "install-plugin", resource=resource)
     before, phrase, _ = text.partition(" resources available in a single node")
     resource = one_line(before.rpartition("Max ")[2], LONGEST_VALUE)
     most = one_line(text.partition(" is topped at ")[2].partition("\n")[0]).rstrip(". ")
@@ -115,14 +120,6 @@ def _amount_of(resource: str, text: str) -> tuple[float | None, int]:
     match = _NUMBER.match(text.lower().partition(f"{resource.lower()}: ")[2])
     per_unit = 1 if resource in _IN_UNITS or resource.startswith(keys.MIG_PREFIX) else _MILLI
     return None if match is None else float(match[0]) / per_unit, per_unit
-
-
-def _not_offered(evidence: PodEvidence, name: str, text: str) -> PodFinding:
-    resource, (amount, _) = one_line(name, LONGEST_SUBDOMAIN), _amount_of(name, text)
-    requested = resource if amount is None else f"{number(amount)} {resource}"
-    what = f"the pod requests {requested}, and no node offers {resource}"
-    acts = ["correct-resource", "install-plugin"]
-    return finding(evidence, "resource-not-offered", what, *acts, resource=resource)
 
 
 def _gang(evidence: PodEvidence, pod: Pod, text: str) -> PodFinding | None:

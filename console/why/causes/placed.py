@@ -79,7 +79,10 @@ def waiting_for_evicted(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
 
 def binding(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     """Return why the binder has not bound the pod; None if KAI has not chosen a node."""
-    request, error = evidence.bind_request.known, _last_error(evidence)
+    request, error = evidence.bind_request.known, next(reversed(evidence.about_pod("BindingError")), None)
+    made = request.metadata.creation_timestamp if request is not None else None
+    if error is not None and error.last is not None and made is not None and made - error.last >= _ATTEMPT:
+        error = None  # about an earlier attempt
     if request is None and (error is None or not _is_last(evidence, "BindingError")):
         return None
     text = error.message if error else (request.status.reason if request and request.status else "")
@@ -107,16 +110,6 @@ def chosen(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
         return None
     what = "KAI chose a node, and the pod is not bound: KAI's binder does not run, or waits for the"
     return _waits(evidence, "undecided", f"{what} reservation of the GPU", "ask-for-binding")
-
-
-def _last_error(evidence: PodEvidence) -> Event | None:
-    """Return the binder's newest error; None if it is about an earlier attempt and some time ago."""
-    error = next(reversed(evidence.about_pod("BindingError")), None)
-    request = evidence.bind_request.known
-    created = request.metadata.creation_timestamp if request is not None else None
-    if error is None or error.last is None or created is None:
-        return error
-    return error if created - error.last < _ATTEMPT else None
 
 
 def _is_last(evidence: PodEvidence, reason: str) -> bool:
@@ -209,8 +202,26 @@ def bound(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
     """Yield the findings for a pod that has a node, problems first, then notes; none without a problem."""
     yield from _flags(evidence)
     yield from filter(None, [_waiting(evidence, pod)])
-    yield from _reservation(evidence, pod)
-    yield from _ranks(evidence, pod)
+    reserved = {
+        group
+        for each in evidence.reservations
+        if each.spec.node_name == pod.spec.node_name
+        and each.status.phase not in keys.FINISHED_PHASES
+        and each.metadata.annotations.get(keys.RESERVED_GPU, NO_RESERVED_GPU) != NO_RESERVED_GPU
+        for group in each.gpu_groups
+    }
+    # Without any reservation pod, KAI may create them in another namespace.
+    if evidence.reservations and pod.status.phase == "Running" and pod.gpu_groups - reserved:
+        what = "the pod runs, and its GPU has no reservation pod: KAI may give the GPU to other pods, or"
+        what, known = f"{what} delete this pod", [evidence.shared_gpu_pods]
+        yield finding(evidence, "no-reservation", what, "delete-missed", excluded_by=known)
+    owner, size_of_gang = pod.metadata.owner, evidence.gang_size
+    is_gang = owner is not None and owner.controller and owner.kind not in _CONTROLLERS
+    is_gang = is_gang if size_of_gang is None else size_of_gang > 1
+    others = sum(each.pod_group_name == pod.pod_group_name for each in items(evidence.group_members))
+    if is_gang and others:  # NCCL refuses two ranks on a device
+        what = f"the pod runs on the same GPU as {counted(others, 'other pod')} of its job"
+        yield finding(evidence, "ranks-share-gpu", what, "whole-gpus-for-ranks", "one-pod-for-ranks")
     yield from _notes(evidence, pod)
 
 
@@ -332,59 +343,31 @@ def _exit(status: ContainerStatus) -> str:
     return f"exit code {ended.exit_code}{reason}"
 
 
-def _reservation(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
-    """Yield a finding for a GPU group without a reservation pod: KAI may give the GPU to others.
-
-    None without any reservation pod: KAI may create them in another namespace.
-    """
-    reserved = {
-        group
-        for each in evidence.reservations
-        if each.spec.node_name == pod.spec.node_name
-        and each.status.phase not in keys.FINISHED_PHASES
-        and each.metadata.annotations.get(keys.RESERVED_GPU, NO_RESERVED_GPU) != NO_RESERVED_GPU
-        for group in each.gpu_groups
-    }
-    if evidence.reservations and pod.status.phase == "Running" and pod.gpu_groups - reserved:
-        what = "the pod runs, and its GPU has no reservation pod: KAI may give the GPU to other pods, or"
-        what, known = f"{what} delete this pod", [evidence.shared_gpu_pods]
-        yield finding(evidence, "no-reservation", what, "delete-missed", excluded_by=known)
-
-
-def _ranks(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
-    """Yield a finding for pods of one gang on one GPU: NCCL refuses two ranks on a device."""
-    owner, size_of_gang = pod.metadata.owner, evidence.gang_size
-    is_gang = owner is not None and owner.controller and owner.kind not in _CONTROLLERS
-    is_gang = is_gang if size_of_gang is None else size_of_gang > 1
-    others = sum(each.pod_group_name == pod.pod_group_name for each in items(evidence.group_members))
-    if is_gang and others:
-        what = f"the pod runs on the same GPU as {counted(others, 'other pod')} of its job"
-        yield finding(evidence, "ranks-share-gpu", what, "whole-gpus-for-ranks", "one-pod-for-ranks")
-
-
 def _flags(evidence: PodEvidence) -> Iterator[PodFinding]:
     """Yield a finding for each flag, by the node's agent, else by the newest of its Events."""
-    events, pod = _flag_events(evidence), evidence.figures.known.pod if evidence.figures.known else None
+    pod = evidence.figures.known.pod if evidence.figures.known else None
     if pod is None:
-        yield from (_told_by_event(evidence, reason, event) for reason, event in events.items())
+        for reason, event in _flag_events(evidence).items():
+            text, _, act = event.message.partition(". ")
+            message, _, hint = text.partition("; ")  # a framework's option
+            when = f" at {event.last.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if event.last else ""
+            what = f"the pod was flagged ({reason.value}){when}, because it {one_line(message)};"
+            what += " whether it still is cannot be seen without its node's agent"
+            yield _flag(evidence, reason, what, [hint, act], {})
         return
     flagged = {verdict.reason: verdict for verdict in pod.verdicts if verdict.flagged}
-    for reason in FlagReason:
-        if (verdict := flagged.get(reason.value)) is None:
-            continue
-        event = events.get(reason)
-        text, _, act = event.message.partition(". ") if event is not None else ("", "", "")
-        message, _, hint = (verdict.message or text).partition("; ")  # a framework's option
-        details: dict[str, float | str] = {"reason": reason.value}
+    for reason in (each for each in FlagReason if each.value in flagged):
+        verdict = flagged[reason.value]
+        message, _, hint = (verdict.message or reason.summary).partition("; ")
+        details: dict[str, float | str] = {}
         if verdict.is_of_memory:
             details["usedBytes"] = float(verdict.used_bytes or verdict.used_at_least_bytes or 0)
-            if verdict.allowed_bytes is not None:
-                details["allowedBytes"] = float(verdict.allowed_bytes)
-        what = f"the pod is flagged ({reason.value}): it {one_line(message) or reason.summary}"
-        policy = pod.over_share_policy
+        if verdict.is_of_memory and verdict.allowed_bytes is not None:
+            details["allowedBytes"] = float(verdict.allowed_bytes)
+        what, policy = f"the pod is flagged ({reason.value}): it {one_line(message)}", pod.over_share_policy
         if reason is FlagReason.OVER_SHARE and policy is not None and policy.evict:
             what += "; its namespace lets the agent evict such pods"
-        yield _flag(evidence, reason, what, [hint, verdict.first_act or act], details)
+        yield _flag(evidence, reason, what, [hint, verdict.first_act or ""], details)
 
 
 def _flag_events(evidence: PodEvidence) -> dict[FlagReason, Event]:
@@ -400,23 +383,13 @@ def _flag_events(evidence: PodEvidence) -> dict[FlagReason, Event]:
     return {reason: event for (reason, _), event in events.items()}
 
 
-def _told_by_event(evidence: PodEvidence, reason: FlagReason, event: Event) -> PodFinding:
-    text, _, act = event.message.partition(". ")
-    message, _, hint = text.partition("; ")
-    message = one_line(message)
-    when = f" at {event.last.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if event.last else ""
-    what = f"the pod was flagged ({reason.value}){when}, because it {message or reason.summary};"
-    what += " whether it still is cannot be seen without its node's agent"
-    return _flag(evidence, reason, what, [hint, act], {"reason": reason.value})
-
-
 def _flag(
     evidence: PodEvidence, reason: FlagReason, what: str, acts: list[str], details: dict[str, float | str]
 ) -> PodFinding:
-    act = ". ".join(filter(None, acts))
-    names = ["agent" if act else "clear-flag"]
+    names = ["agent" if any(acts) else "clear-flag"]
     names += ["ask-for-share"] if reason is FlagReason.OVER_SHARE else []
-    values: dict[str, Any] = {"act": act, "cleared_by": reason.cleared_by}
+    values: dict[str, Any] = {"act": ". ".join(filter(None, acts)), "cleared_by": reason.cleared_by}
+    details = {"reason": reason.value, **details}
     return finding(evidence, "flagged", what, *names, details=details, **values)
 
 

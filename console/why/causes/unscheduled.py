@@ -39,8 +39,21 @@ def why_no_pod(evidence: PodEvidence) -> PodFinding:
         return not_wanted
     if refused is not None and (removed is None or refused.moment >= removed.moment):
         return refusal(evidence, refused.message)
-    if removed is None:
-        return _untold(evidence)
+    if removed is not None:
+        return _removed(evidence, removed)
+    place, unread = f"in the namespace {evidence.namespace}", "not all Events could be read"
+    unread = "" if evidence.are_events_read else unread
+    if evidence.kind != "Pod":
+        what = f"{evidence.kind} {evidence.name} {place} has no pod, and {unread or 'no Event says why'}"
+        return finding(evidence, "no-pod", what, "look-at-workload")
+    if items(evidence.pod_events):
+        what = f"the pod existed and is gone, and {unread or 'no Event tells of an eviction by KAI'}"
+        return finding(evidence, "pod-deleted", what, "create-again", "spare-reservations")
+    what = f"there is no pod {evidence.name} {place}, and {unread or 'no Event about it'}"
+    return finding(evidence, "no-pod", what, "look-for-name")
+
+
+def _removed(evidence: PodEvidence, removed: Event) -> PodFinding:
     if removed.reason == "Evict":
         return _evicted(evidence, removed, "the pod", "create-again")
     match = _STALE_JOB.search(removed.message)
@@ -119,19 +132,6 @@ def _evicted(evidence: PodEvidence, event: Event, which: str, *acts: str) -> Pod
     else:
         act, why = "use-priority", f": {one_line(first)}"
     return finding(evidence, "evicted", f"KAI evicted {which}{why}", act, *acts)
-
-
-def _untold(evidence: PodEvidence) -> PodFinding:
-    place, unread = f"in the namespace {evidence.namespace}", "not all Events could be read"
-    unread = "" if evidence.are_events_read else unread
-    if evidence.kind != "Pod":
-        what = f"{evidence.kind} {evidence.name} {place} has no pod, and {unread or 'no Event says why'}"
-        return finding(evidence, "no-pod", what, "look-at-workload")
-    if items(evidence.pod_events):
-        what = f"the pod existed and is gone, and {unread or 'no Event tells of an eviction by KAI'}"
-        return finding(evidence, "pod-deleted", what, "create-again", "spare-reservations")
-    what = f"there is no pod {evidence.name} {place}, and {unread or 'no Event about it'}"
-    return finding(evidence, "no-pod", what, "look-for-name")
 
 
 def _not_wanted(evidence: PodEvidence) -> PodFinding | None:

@@ -326,8 +326,6 @@ FLAGS: list[_Row] = [
     # A flag is told with figures and the first act of the agent.
     (_flagged(**_OVER, first_act="Lower the option."), "flagged", _TOLD, "Lower the option."),
     (_flagged(_over(), **_OVER | {"message": f"{_USES}; vLLM: set 1", "first_act": "Lower it."}), "flagged", _TOLD, "vLLM: set 1. Lower it."),
-    (_flagged(_over(), **_OVER), "flagged", _TOLD, "Raise the share."),
-    (_flagged(_over(), **_OVER | {"message": None}), "flagged", _TOLD, "vLLM: set 0. Raise the share."),
     (_flagged(**_OVER), "flagged", _TOLD, "End the violation: the flag clears with usage at or below the share"),
     # Without the agent the newest Event about each GPU tells of a flag; the agent is believed before an older one.
     (_flagged(_over()), "flagged", "the pod was flagged (over-share) at 2026-05-01 11:59 UTC, because it uses 12.0 GiB", "vLLM: set 0. Raise the share."),
@@ -639,14 +637,14 @@ def test_the_cause_follows_from_the_evidence(row: _Row) -> None:
 
 def test_the_figures_of_a_flag_are_details_and_its_unknown_end_is_said() -> None:
     details = {"reason": "over-share", "usedBytes": 10.0 * 2**30, "allowedBytes": 8.0 * 2**30}
-    assert all(explain(row[0]).cause.details == details for row in FLAGS[:5])
+    assert all(explain(row[0]).cause.details == details for row in FLAGS[:3])
     told_in_the_past = [row[0] for row in FLAGS if "was flagged" in row[2]]
     assert len(told_in_the_past) == len(FlagReason) + 1
     for evidence in told_in_the_past:
         assert explain(evidence).cause.sentence.endswith(
             "whether it still is cannot be seen without its node's agent"
         )
-    assert [len(explain(row[0]).findings) for row in FLAGS[5:9]] == [1] * 4
+    assert [len(explain(row[0]).findings) for row in FLAGS[3:7]] == [1] * 4
     assert _acts(UNKNOWN[0][0])[-1] == "Administrator: start KAI's binder again."
 
 
