@@ -138,15 +138,12 @@ class ServedKind:
 
 
 class FactReader:
-    """Reads objects with the caller's rights, each within `seconds`, and records each failure once.
-
-    It sends at most `most_requests` HTTP requests; None for no limit.
-    """
+    """Reads objects with the caller's rights, each within `seconds`, and records each failure once."""
 
     def __init__(
         self, client: KubeClient, *, most_requests: int | None = None, seconds: float = 20.0
     ) -> None:
-        self._most = most_requests
+        self._most = most_requests  # of HTTP; None for no limit
         self.client = client if most_requests is None else client.limited(most_requests)
         self._seconds = seconds
         self.missing_rights: dict[MissingRight, None] = {}  # what RBAC denied, in the order of the requests
@@ -245,10 +242,7 @@ class FactReader:
         return Fact(tuple(kept), Why.PARTIAL, line)
 
     async def served(self) -> Fact[tuple[ServedKind, ...]]:
-        """Return the kinds of all API groups but the core group, preferred versions first; asked once.
-
-        Every authenticated account may ask. Without aggregated discovery the kinds are unknown.
-        """
+        """Return the kinds of all API groups but the core group, preferred versions first; asked once."""
         if self._served is not None:
             return self._served
         try:
@@ -273,10 +267,7 @@ class FactReader:
         return self._served
 
     def record(self, error: BaseException, what: str, right: str, *, is_list: bool = False) -> Fact[Any]:
-        """Record why the objects of a request were not read; return it as a fact.
-
-        `what` are the objects in a few words, `right` is what the request needs, as in RBAC messages.
-        """
+        """Record why objects were not read; `right` is what the request needs, as in RBAC messages."""
         match error:
             case RequestLimitReached():
                 self._omitted[what] = None

@@ -35,8 +35,7 @@ class Fault(NamedTuple):
 class QueueTree:
     """KAI's queues, as far as they could be read.
 
-    KAI does not always tell why it uses no queue: v0.9.8 says nothing about a queue that does not exist, and
-    no release says that a queue has children.
+    KAI v0.9.8 says nothing about a queue that does not exist, and no release that a queue has children.
     """
 
     def __init__(self, queues: Iterable[Queue], *, missing: Iterable[str] = (), is_whole: bool = False):
@@ -143,10 +142,7 @@ def refuser_of(message: str) -> Refuser | None:
 
 
 def unreachable_webhook(message: str, kai_namespace: str = NAMESPACE) -> Fault | None:
-    """Return the fault of a webhook that does not answer, by the API server's message about a pod.
-
-    The namespace of its pods is a part of the webhook's name.
-    """
+    """Return the fault of a webhook that does not answer; its namespace is a part of its name."""
     refuser = refuser_of(message)
     if refuser is None or not refuser.is_silent:
         return None

@@ -1,8 +1,7 @@
 """Reads the evidence about one pod with the caller's rights and at most 16 requests.
 
 A tenant can write the names, so each is checked before it becomes part of a path. Requests run in waves: the
-pod; what every answer needs; what the state of the pod needs; what completes the story, as far as requests
-remain.
+pod; what every answer needs; what the state of the pod needs; what completes the story.
 """
 
 import asyncio
@@ -44,7 +43,7 @@ from kai.installation import NAMESPACE
 from kai.kaishare_keys import REASON
 from kai.queue import Queue
 from kube import kinds
-from kube.answers import REQUEST_ERRORS, AccessError, ApiError, Unreachable
+from kube.answers import REQUEST_ERRORS
 from kube.client import KubeClient
 from kube.kinds import FullMeta, Kind, Namespace, Pod, PodOwner, decode_pod_with_document
 from service.command import UsageError
@@ -76,9 +75,8 @@ async def read_evidence(
 ) -> PodEvidence:  # fmt: skip
     """Read all that is known about a pod or workload; what cannot be read is unknown, with the reason.
 
-    A pod that does not exist is missing, since its Events may tell what happened to it. The webhook's
-    settings are in a ConfigMap of `settings_namespace`. Raises UsageError if the pod, the list of the
-    workload's pods, or the kind cannot be read, or if the namespace does not exist.
+    A pod that does not exist is missing, since its Events may tell what happened to it. Raises UsageError if
+    the pod, the workload's pods, or the kind cannot be read, or if the namespace does not exist.
     """
     reader = FactReader(client, most_requests=MOST_REQUESTS)
     kind, now = kinds_named[0].name, datetime.now(UTC)
@@ -138,7 +136,10 @@ class _Reading:
             yield self._read_figures(pod, agents)
         elif not pod.is_bound and not pod.spec.scheduling_gates:
             yield from self._of_waiting(pod) if is_in_kai(pod, self.evidence.scheduler) else ()
-            yield from self._of_claims(pod) if pod.spec.resource_claims else ()
+        if not pod.is_bound and not pod.spec.scheduling_gates and pod.spec.resource_claims:
+            yield self._read_device_claims(pod)
+            yield self._read("device_classes", self.reader.list(kinds.DEVICE_CLASSES))
+            yield self._read("slices", self.reader.list(kinds.RESOURCE_SLICES))
         if self.namespace.known is not None:
             yield self._read_decision(pod, self.namespace.known, settings_namespace)
 
@@ -167,11 +168,6 @@ class _Reading:
         if keys.NODE_POOL_LABEL in {*pod.metadata.labels, *(group.metadata.labels if group else ())}:
             yield self._read("shards", listing(kinds.SHARDS, what="SchedulingShards"))
 
-    def _of_claims(self, pod: Pod) -> _Work:
-        yield self._read_device_claims(pod)
-        yield self._read("device_classes", self.reader.list(kinds.DEVICE_CLASSES))
-        yield self._read("slices", self.reader.list(kinds.RESOURCE_SLICES))
-
     def rest(self, pod: Pod) -> _Work:
         """Yield the requests that complete the story, as far as requests remain."""
         is_told = self.evidence.gpu_pods.is_known and request_of(pod).share is not None
@@ -179,7 +175,7 @@ class _Reading:
             scaling = self._list_pods(_SCALING, _SCALING_QUERY, f"pods in {_SCALING}")
             yield self._read("scaling_pods", scaling)
         if not self.evidence.owners and self.reader.remaining > is_told:
-            yield self._read_owners(pod, is_optional=True)
+            yield self._read_owners(pod)
 
     async def _read(self, name: str, request: Coroutine[Any, Any, Fact[Any]]) -> None:
         setattr(self.evidence, name, await request)
@@ -210,19 +206,14 @@ class _Reading:
 
     async def _discover_kai(self) -> None:
         """Ask whether KAI's kinds are served: others are refused, too, where a right is missing (1.36.3)."""
-        path = f"/apis/{kinds.POD_GROUPS.group}"
-        try:
-            await self.reader.client.get(path)
-        except ApiError as error:
-            if error.is_not_found:
-                self.evidence.bind_request = Fact(why=Why.UNSERVED)
-        except (Unreachable, AccessError) as error:
-            self.reader.record(error, "KAI's API group", f"get {path}")
+        served = (await self.reader.served()).known
+        if served is not None and not any(kind.group == kinds.POD_GROUPS.group for kind in served):
+            self.evidence.bind_request = Fact(why=Why.UNSERVED)
 
     async def _read_queues(self, pod: Pod) -> None:
         """Read the queue and its parents, up to one that cannot be read."""
         if self.evidence.pod_group.known is None:  # then the topmost owner's label may name the queue
-            await self._read_owners(pod, is_optional=False)
+            await self._read_owners(pod)
         queues: dict[str, Fact[Queue]] = {}
         name = self.evidence.queue_name
         while name and name not in queues and len(queues) < _MOST_QUEUES:
@@ -230,8 +221,8 @@ class _Reading:
             name = queue.known.parent if queue.known is not None else ""
         self.evidence.queues = queues
 
-    async def _read_owners(self, pod: Pod, *, is_optional: bool) -> None:
-        """Read the owners, the nearest first, up to one that cannot be read; optional ones to the limit."""
+    async def _read_owners(self, pod: Pod) -> None:
+        """Read the owners, the nearest first, up to one that cannot be read."""
         named = self.evidence.workload.known
         owners: list[PodOwner] = []
         metadata: FullMeta = pod.metadata
@@ -240,7 +231,7 @@ class _Reading:
             read: Fact[PodOwner] = NOT_READ
             if named is not None and (named.kind, named.metadata.name) == (owner.kind, owner.name):
                 read = Fact(named)
-            elif kind is not None and (self.reader.remaining or not is_optional):
+            elif kind is not None:
                 read = await self.reader.get(kind, owner.name, pod.metadata.namespace)
             if read.known is None:
                 break

@@ -62,11 +62,10 @@ def tell_story(evidence: PodEvidence) -> list[Step]:
 
 def _parts(evidence: PodEvidence) -> Iterator[list[Step]]:
     pod = evidence.pod.known
-    yield _steps("evicted", _evicted(evidence, pod))
+    yield _steps("evicted", _evicted(evidence))
     yield [*_created(evidence, pod)]
-    refused = items(evidence.creation_events)
-    texts = (each.message.removeprefix(COMBINED).removeprefix("Error creating: ") for each in refused)
-    yield _steps("refused", (_told(each, text) for each, text in zip(refused, texts, strict=True)))
+    refused = ((each, each.message.removeprefix(COMBINED)) for each in items(evidence.creation_events))
+    yield _steps("refused", (_told(each, text.removeprefix("Error creating: ")) for each, text in refused))
     yield [*_decided(evidence, pod), *_grouped(evidence, pod)] if pod else []
     yield _steps("waiting", _waiting(evidence, pod))
     yield [*_placed(evidence, pod)] if pod else []
@@ -183,13 +182,8 @@ def _bare(message: str) -> str:
     return " ".join(text.split()).rstrip(". ")
 
 
-def _evicted(evidence: PodEvidence, pod: Pod | None) -> Iterator[_Told]:
-    created = pod.metadata.creation_timestamp if pod is not None else None
-    for event in evictions(evidence):
-        is_later = created is not None and event.first is not None and event.first > created
-        # A sibling was evicted while this pod existed.
-        if not is_later or pod is None or event.involved_object.name == pod.pod_group_name:
-            yield _told(event, event.message.partition("\n")[0])
+def _evicted(evidence: PodEvidence) -> Iterator[_Told]:
+    yield from (_told(each, each.message.partition("\n")[0]) for each in evictions(evidence))
     yield from (_told(each, each.message) for each in evidence.about_pod(EVICTED))
 
 

@@ -198,7 +198,7 @@ class WorkloadKind(NamedTuple):
     group: str
     version: str
     name: str
-    short: str = ""  # its short name in kubectl
+    short: str = "-"  # its short name in kubectl
     label: str = ""  # the label of its pods that has its name
 
     @property
@@ -209,34 +209,45 @@ class WorkloadKind(NamedTuple):
     def is_named(self, word: str) -> bool:
         """Whether a word names the kind, as in kubectl: `deploy`, `Deployment`, `jobs.v1.batch`."""
         name, _, rest = word.lower().partition(".")
-        names = {self.name.lower(), self.kind.resource, self.short or self.kind.resource}
+        names = {self.name.lower(), self.kind.resource, self.short}
         return name in names and rest in {"", self.group, f"{self.version}.{self.group}".rstrip(".")}
 
 
-POD: Final = WorkloadKind("", "v1", "Pod", "po")
-_WORKLOADS: Final = (
-    WorkloadKind("apps", "v1", "Deployment", "deploy"),
-    WorkloadKind("apps", "v1", "ReplicaSet", "rs"),
-    WorkloadKind("apps", "v1", "StatefulSet", "sts"),
-    WorkloadKind("apps", "v1", "DaemonSet", "ds"),
-    WorkloadKind("batch", "v1", "Job"),
-    WorkloadKind("batch", "v1", "CronJob", "cj"),
-    WorkloadKind("", "v1", "ReplicationController", "rc"),
-    # The labels are those of `webhook.policy.operators`, and of KubeRay's common/label.go.
-    *(
-        WorkloadKind("kubeflow.org", "v1", f"{name}Job", label=_TRAINING)
-        for name in ("PyTorch", "TF", "XGBoost", "JAX", "Paddle", "MPI")
-    ),
-    WorkloadKind("kubeflow.org", "v2beta1", "MPIJob", label=_TRAINING),
-    WorkloadKind("kubeflow.org", "v1", "Notebook"),
-    WorkloadKind("jobset.x-k8s.io", "v1alpha2", "JobSet", label="jobset.sigs.k8s.io/jobset-name"),
-    WorkloadKind(
-        "leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet", "lws", "leaderworkerset.sigs.k8s.io/name"
-    ),
-    WorkloadKind("ray.io", "v1", "RayCluster", label="ray.io/cluster"),
-    WorkloadKind("ray.io", "v1", "RayJob"),
-    WorkloadKind("ray.io", "v1", "RayService"),
-)
+_TABLE: Final = """
+v1 Pod po
+apps/v1 Deployment deploy
+apps/v1 ReplicaSet rs
+apps/v1 StatefulSet sts
+apps/v1 DaemonSet ds
+batch/v1 Job -
+batch/v1 CronJob cj
+v1 ReplicationController rc
+kubeflow.org/v1 PyTorchJob - training.kubeflow.org/job-name
+kubeflow.org/v1 TFJob - training.kubeflow.org/job-name
+kubeflow.org/v1 XGBoostJob - training.kubeflow.org/job-name
+kubeflow.org/v1 JAXJob - training.kubeflow.org/job-name
+kubeflow.org/v1 PaddleJob - training.kubeflow.org/job-name
+kubeflow.org/v1 MPIJob - training.kubeflow.org/job-name
+kubeflow.org/v2beta1 MPIJob - training.kubeflow.org/job-name
+kubeflow.org/v1 Notebook -
+jobset.x-k8s.io/v1alpha2 JobSet - jobset.sigs.k8s.io/jobset-name
+leaderworkerset.x-k8s.io/v1 LeaderWorkerSet lws leaderworkerset.sigs.k8s.io/name
+ray.io/v1 RayCluster - ray.io/cluster
+ray.io/v1 RayJob -
+ray.io/v1 RayService -
+"""
+"""API version, kind, kubectl's short name, and the label of its pods that has its name.
+
+The labels are those of `webhook.policy.operators`, and of KubeRay's common/label.go.
+"""
+
+
+def _workload_kind(api_version: str, name: str, short: str, label: str = "") -> WorkloadKind:
+    group, _, version = api_version.rpartition("/")
+    return WorkloadKind(group, version, name, short, label)
+
+
+POD, *_WORKLOADS = (_workload_kind(*row.split()) for row in _TABLE.strip().splitlines())
 _EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
 
 

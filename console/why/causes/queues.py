@@ -15,7 +15,7 @@ from console.why.evidence import PodEvidence, gpus, number, requested_together, 
 from console.why.explanation import Code, PodFinding
 from kai import keys
 from kube.kinds import Pod
-from service.text import first_few, one_line
+from service.text import one_line
 
 _SMALLEST: Final = 0.005
 _AMOUNT: Final = r"[0-9]{1,12}(?:\.[0-9]{1,6})?"
@@ -43,9 +43,16 @@ _INSTEAD: Final[Mapping[Code, tuple[str, tuple[str, ...]]]] = {
 def unusable_queue(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
     """Return the finding for a queue that KAI cannot use."""
     name, verdict = evidence.queue_name, evidence.verdict
-    if not name:
-        return _empty(evidence)
     is_told = verdict is not None and verdict.reason == "QueueDoesNotExist"
+    if not name and (evidence.pod_group.known is not None or is_told):
+        # KAI takes a label without a value as the name of the queue.
+        what, act = (
+            f"the pod's queue is empty: a label {keys.QUEUE_LABEL} has no value",
+            "set-or-remove-queue",
+        )
+        return finding(evidence, "queue-missing", what, act, place=place_of_label(evidence))
+    if not name:
+        return None
     is_unexplained = verdict is not None and verdict.is_unexplained
     # The name may be the owner's where the PodGroup cannot be read: then KAI's words must fit.
     counts = evidence.pod_group.known is not None or verdict is None or is_told or is_unexplained
@@ -71,20 +78,6 @@ def unusable_queue(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
 
 def _pool(name: str) -> str:
     return f"the node pool {one_line(name)}" if name else "the default node pool"
-
-
-def _empty(evidence: PodEvidence) -> PodFinding | None:
-    """Return the finding for a queue label without a value, which KAI takes as the name of the queue."""
-    pod = evidence.pod.known
-    places = {f"{owner.kind} {owner.metadata.name}": owner.metadata.labels for owner in evidence.owners}
-    places |= {"the pod": pod.metadata.labels} if pod is not None else {}
-    empty = [place for place, labels in places.items() if labels.get(keys.QUEUE_LABEL) == ""]
-    is_told = evidence.verdict is not None and evidence.verdict.reason == "QueueDoesNotExist"
-    if evidence.pod_group.known is None and not (is_told and empty):
-        return None
-    where = f": the label {keys.QUEUE_LABEL} of {first_few(empty)} has no value" if empty else ""
-    what = f"the pod's queue is empty{where}"
-    return finding(evidence, "queue-missing", what, "set-or-remove-queue", place=place_of_label(evidence))
 
 
 def _unusable(evidence: PodEvidence, code: Code, what: str, **values: Any) -> PodFinding:

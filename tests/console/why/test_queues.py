@@ -114,7 +114,7 @@ _LIMIT, _QUOTA, _MISSING = "queue-over-limit", "queue-over-quota", "queue-missin
         *((kai_says(_NOT_THERE, queues=queues), _MISSING, "", ...) for queues in ({}, {"vision": FORBIDDEN}, {"vision": make_queue(), "research": FORBIDDEN})),
         (kai_says(_NOT_THERE), "undecided", "", ...),
         # A Helm chart with `queue: ""`, and no guard: KAI says that the queue '' does not exist.
-        (kai_says("Queue '' does not exist", pod_group=make_pod_group(queue=""), owners=_EMPTY_LABEL), _MISSING, "the pod's queue is empty: the label kai.scheduler/queue of Deployment web has no value", ...),
+        (kai_says("Queue '' does not exist", pod_group=make_pod_group(queue=""), owners=_EMPTY_LABEL), _MISSING, "the pod's queue is empty: a label kai.scheduler/queue has no value", ...),
     ],
 )  # fmt: skip
 def test_the_cause_in_a_queue(evidence: PodEvidence, code: Code, sentence: str, commands: Any) -> None:

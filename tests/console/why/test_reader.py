@@ -233,8 +233,9 @@ async def test_discovery_tells_whether_kai_is_there(server: ObjectServer, is_ser
     """A real API server refuses a request for a kind that it does not serve, if the right is missing."""
     server.add(*cluster(annotations={"pod-group-name": ""}))
     server.forbidden = lambda path: "scheduling.run.ai/" in path
-    group = says(json.dumps({"kind": "APIGroup"})) if is_served else FAULTS["not served"]
-    server.refusals = {"/apis/scheduling.run.ai$": group}
+    kind = {"resource": "queues", "scope": "Cluster", "responseKind": {"kind": "Queue"}}
+    group = {"metadata": {"name": "scheduling.run.ai"}, "versions": [{"version": "v2", "resources": [kind]}]}
+    server.refusals = {"/apis$": says(json.dumps({"items": [group] * is_served}))}
     evidence = await read(server)
     assert evidence.is_kai_served is is_served
 
