@@ -213,41 +213,31 @@ class WorkloadKind(NamedTuple):
         return name in names and rest in {"", self.group, f"{self.version}.{self.group}".rstrip(".")}
 
 
+# API version, kinds, kubectl's short name, and the label of their pods with their name, which is that of
+# `webhook.policy.operators`, and of KubeRay's common/label.go.
 _TABLE: Final = """
 v1 Pod po
 apps/v1 Deployment deploy
 apps/v1 ReplicaSet rs
 apps/v1 StatefulSet sts
 apps/v1 DaemonSet ds
-batch/v1 Job -
+batch/v1 Job
 batch/v1 CronJob cj
 v1 ReplicationController rc
-kubeflow.org/v1 PyTorchJob - training.kubeflow.org/job-name
-kubeflow.org/v1 TFJob - training.kubeflow.org/job-name
-kubeflow.org/v1 XGBoostJob - training.kubeflow.org/job-name
-kubeflow.org/v1 JAXJob - training.kubeflow.org/job-name
-kubeflow.org/v1 PaddleJob - training.kubeflow.org/job-name
-kubeflow.org/v1 MPIJob - training.kubeflow.org/job-name
+kubeflow.org/v1 PyTorchJob,TFJob,XGBoostJob,JAXJob,PaddleJob,MPIJob - training.kubeflow.org/job-name
 kubeflow.org/v2beta1 MPIJob - training.kubeflow.org/job-name
-kubeflow.org/v1 Notebook -
+kubeflow.org/v1 Notebook
 jobset.x-k8s.io/v1alpha2 JobSet - jobset.sigs.k8s.io/jobset-name
 leaderworkerset.x-k8s.io/v1 LeaderWorkerSet lws leaderworkerset.sigs.k8s.io/name
 ray.io/v1 RayCluster - ray.io/cluster
-ray.io/v1 RayJob -
-ray.io/v1 RayService -
+ray.io/v1 RayJob,RayService
 """
-"""API version, kind, kubectl's short name, and the label of its pods that has its name.
-
-The labels are those of `webhook.policy.operators`, and of KubeRay's common/label.go.
-"""
-
-
-def _workload_kind(api_version: str, name: str, short: str, label: str = "") -> WorkloadKind:
-    group, _, version = api_version.rpartition("/")
-    return WorkloadKind(group, version, name, short, label)
-
-
-POD, *_WORKLOADS = (_workload_kind(*row.split()) for row in _TABLE.strip().splitlines())
+_ROWS: Final = [row.split() for row in _TABLE.strip().splitlines()]
+POD, *_WORKLOADS = (
+    WorkloadKind(row[0].rpartition("/")[0], row[0].rpartition("/")[2], name, *row[2:])
+    for row in _ROWS
+    for name in row[1].split(",")
+)
 _EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
 
 
