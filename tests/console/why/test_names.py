@@ -54,12 +54,10 @@ def test_what_no_pod_or_workload_can_be_named(text: str) -> None:
         ("apps/v1", "ReplicaSet", "/apis/apps/v1/namespaces/team/replicasets/a"),
         ("v1", "ReplicationController", "/api/v1/namespaces/team/replicationcontrollers/a"),
         ("kubeflow.org/v2beta1", "MPIJob", "/apis/kubeflow.org/v2beta1/namespaces/team/mpijobs/a"),
-        *(("v1", kind, None) for kind in ("Secret", "Pod", "Node")),
-        ("apps/v1", "Job", None),
-        ("apps/..", "ReplicaSet", None),
-        ("apps/v1/..", "ReplicaSet", None),
+        *(("v1", kind, None) for kind in ("Secret", "Pod", "Node")), ("apps/v1", "Job", None),
+        ("apps/..", "ReplicaSet", None), ("apps/v1/..", "ReplicaSet", None),
     ],
-)
+)  # fmt: skip
 def test_the_path_of_an_owner(api_version: str, kind: str, path: str | None) -> None:
     owned = owner_kind(ObjectOwner(api_version=api_version, kind=kind, name="a"))
     assert (owned.path("team", "a") if owned else None) == path

@@ -160,13 +160,12 @@ _OF_EITHER = "If the workload names its queue itself, set the label kai.schedule
     [
         (make_owner(metadata={"name": "web", "labels": _MISSPELT}), [_OF_WORKLOAD]),
         (make_owner(spec=_template(**_MISSPELT)), [_OF_WORKLOAD]),
-        (make_owner(spec=_template(app="web")), [_OF_NAMESPACE, _OF_EITHER]),
-        (None, [_OF_NAMESPACE, _OF_EITHER]),
+        (make_owner(spec=_template(app="web")), [_OF_NAMESPACE, _OF_EITHER]), (None, [_OF_NAMESPACE, _OF_EITHER]),
         (make_owner("RayCluster", "ray"), [_OF_NAMESPACE, _OF_EITHER]),
         (make_owner(spec={"template": "text"}), [_OF_NAMESPACE, _OF_EITHER]),
         (make_owner("Job", metadata=_OF_JOB_SET, spec=_template(app="web")), [_OF_NAMESPACE, _OF_EITHER]),
     ],
-)
+)  # fmt: skip
 def test_the_namespaces_label_is_changed_only_if_it_decides(owner: PodOwner | None, acts: list[str]) -> None:
     fields: dict[str, Any] = {"pod_group": make_pod_group(queue="visoin"), "queues": {"visoin": GONE}}
     pod, owners = make_pod(labels=_MISSPELT), [owner] if owner else []
