@@ -12,8 +12,6 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-import msgspec
-
 from console.cluster.facts import MISSING, NOT_READ, Fact, FactReader, Listing, Why, is_read, items
 from console.why.evidence import PodEvidence
 from kube.kinds import (
@@ -27,7 +25,6 @@ from kube.kinds import (
     PodOwner,
     decode_pod_with_document,
 )
-from kube.metadata import LabelSelector
 from service.command import UsageError
 from service.names import is_dns_label, is_dns_subdomain, is_label_value
 from service.text import quoted
@@ -94,7 +91,7 @@ def creates_for(kind: str, name: str, uid: str, target: NamedObject) -> bool:
     """Whether an object, by its kind, name and uid, may create the pods of a workload."""
     if kind == target.kind and uid and target.uid:
         return uid == target.uid
-    if target.kind not in _ADDED:  # the objects in between are not known
+    if target.kind not in _ADDED:  # the objects in between are not known, and may have its name (Notebook)
         return name == target.name or is_made_for(name, target.name)
     if kind == target.kind:
         return name == target.name
@@ -282,29 +279,21 @@ async def find_pod(
             break
     else:
         raise UsageError(f"the API server does not serve the kind {kinds[0].name}")
-    pod = MISSING if workload.is_missing else await _newest_pod(reader, namespace, each, name, workload.known)
-    return pod, workload
-
-
-def _selector(kind: WorkloadKind, name: str, workload: PodOwner | None) -> str:
-    """Return the label selector of a workload's pods; empty if they have to be found by their owners."""
-    try:
-        own = msgspec.convert(workload.spec.selector, LabelSelector).query if workload else ""
-    except msgspec.ValidationError:  # a custom resource's selector may have another shape
-        own = ""
-    return own or (f"{kind.label}={name}" if kind.label and is_label_value(name) else "")
+    target = NamedObject(each.name, name, workload.known.metadata.uid if workload.known else "")
+    return MISSING if workload.is_missing else await _newest_pod(reader, namespace, each, target), workload
 
 
 async def _newest_pod(
-    reader: FactReader, namespace: str, kind: WorkloadKind, name: str, workload: PodOwner | None
+    reader: FactReader, namespace: str, kind: WorkloadKind, target: NamedObject
 ) -> Fact[Pod]:
-    selector = _selector(kind, name, workload)
+    selector = f"{kind.label}={target.name}" if kind.label and is_label_value(target.name) else ""
     best: list[Pod] = []
 
     def add(document: bytes) -> None:
         pod = decode_pod_with_document(document)
-        is_own = selector or any(_is_owned(owner, kind, name) for owner in pod.metadata.owner_references)
-        best[:] = [max([*best, pod], key=_rank)] if is_own else best
+        owners = pod.metadata.owner_references
+        if selector or any(creates_for(each.kind, each.name, each.uid, target) for each in owners):
+            best[:] = [max([*best, pod], key=_rank)]
 
     query = {"labelSelector": selector} if selector else None
     listing = await reader.list(PODS, namespace, query=query, decode=add, what="pods")
@@ -316,18 +305,6 @@ async def _newest_pod(
 def _rank(pod: Pod) -> tuple[bool, datetime, str]:  # pods that wait are the highest, then new ones
     waits = pod.status.phase not in ("Running", "Succeeded", "Failed") and not pod.metadata.deletion_timestamp
     return waits, pod.metadata.creation_timestamp or _EARLIEST, pod.name
-
-
-def _is_owned(owner: ObjectOwner, kind: WorkloadKind, name: str) -> bool:
-    """Whether an owner of a pod is the workload, or has a name that a controller gives to one between them.
-
-    Controllers outside Kubernetes also give it the workload's own name: the StatefulSet of a Notebook
-    (notebook-controller), the Job that submits a RayJob (KubeRay).
-    """
-    if owner.name == name:
-        return owner.kind == kind.name or kind.group not in ("", "apps", "batch")
-    is_run = kind.name != "CronJob" or owner.name[len(name) + 1 :].isdigit()
-    return owner.kind != kind.name and is_made_for(owner.name, name) and is_run
 
 
 def _unreadable(reader: FactReader, fact: Fact[Any], right: str) -> str:

@@ -455,7 +455,9 @@ async def test_why_there_are_no_figures(
 
 async def test_the_newest_pod_that_waits_stands_for_a_workload(server: ObjectServer) -> None:
     later = {"creationTimestamp": "2026-05-02T12:00:00Z"}
-    runs, ends = make_pod("web-7f6b5d-runs", node="node-1", phase="Running"), make_pod("web-7f6b5d-ends")
+    owners = [owner("ReplicaSet", "web-7f6b5d")]
+    runs = make_pod("web-7f6b5d-runs", node="node-1", phase="Running", owners=owners)
+    ends = make_pod("web-7f6b5d-ends", owners=owners)
     runs["metadata"] |= later
     ends["metadata"] |= later | {"deletionTimestamp": "2026-05-02T13:00:00Z"}
     server.add(*cluster(), runs, ends)
