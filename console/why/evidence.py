@@ -17,7 +17,7 @@ from kai.releases import Version
 from kai.share import Share
 from kai.share_bytes import Card
 from kube.device_kinds import DeviceClass, ResourceClaim, ResourceSlice
-from kube.kinds import BindRequest, Event, Node, Pod, PodGroup, PodOwner, SchedulingShard, VolumeClaim
+from kube.kinds import BindRequest, Event, Node, Pod, PodGroup, PodOwner, SchedulingShard
 from service.text import one_line
 from service.units import duration
 from webhook.policy.checks import readable, whole_gpus
@@ -111,7 +111,6 @@ class PodEvidence:
     gpu_pods: Listing[GpuPod] = NOT_READ  # KAI's pods of all namespaces that hold GPUs, or wait for them
     scaling_pods: Listing[Pod] = NOT_READ  # of KAI's node-scale-adjuster, which ask an autoscaler for nodes
     group_members: Listing[Pod] = NOT_READ  # the other pods of the pod's namespace in its GPU groups
-    claims: Listing[VolumeClaim] = NOT_READ  # the PersistentVolumeClaims that the pod mounts
     device_claims: Listing[ResourceClaim] = NOT_READ  # of all namespaces, or else of the pod's
     are_device_claims_of_all: bool = False  # whether these are the ResourceClaims of all namespaces
     device_classes: Listing[DeviceClass] = NOT_READ

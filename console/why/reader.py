@@ -161,9 +161,6 @@ class _Reading:
             yield self._read("shared_gpu_pods", self._list_pods("", query, "pods of other namespaces"))
         if is_of_nodes or reason in _OF_FULL_QUEUES:
             yield self._read("gpu_pods", self._list_gpu_pods())
-        if is_of_volumes and pod.claim_names:
-            what = "PersistentVolumeClaims"
-            yield self._read("claims", listing(kinds.VOLUME_CLAIMS, pod.metadata.namespace, what=what))
         group = evidence.pod_group.known
         if keys.NODE_POOL_LABEL in {*pod.metadata.labels, *(group.metadata.labels if group else ())}:
             yield self._read("shards", listing(kinds.SHARDS, what="SchedulingShards"))

@@ -77,20 +77,11 @@ def unschedulable(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
         what = f"no part of the topology has room for the workload: {one_line(own)}"
         return finding(evidence, "topology-does-not-fit", what, "prefer-topology")
     if "VolumeBinding" in text or "PersistentVolumeClaim" in text:
-        return _claim(evidence, pod, text.partition("VolumeBinding: ")[2].partition("\n")[0] or own)
+        names, says = pod.claim_names, text.partition("VolumeBinding: ")[2].partition("\n")[0] or own
+        what = f"the pod mounts the PersistentVolumeClaim {first_few(names) or 'of a volume'}, which is not"
+        act, what = "read-claim" if names else "change-requirements", f"{what} usable: {one_line(says)}"
+        return finding(evidence, "claim-not-bound", what, act, claims=" ".join(names[:3]))
     return _never_fits(evidence, text) or _gang(evidence, pod, text) or _of_nodes(evidence, pod, own)
-
-
-def _claim(evidence: PodEvidence, pod: Pod, says: str) -> PodFinding:
-    phases = {claim.metadata.name: claim.status.phase for claim in items(evidence.claims)}
-    missing = [name for name in pod.claim_names if evidence.claims.is_known and name not in phases]
-    unbound = [name for name in pod.claim_names if phases.get(name, "Bound") != "Bound"]
-    names = missing or unbound or list(pod.claim_names)
-    unusable = "has no volume" if unbound else f"is not usable: {one_line(says)}"
-    what = f"the pod mounts the PersistentVolumeClaim {first_few(names) or 'of a volume'}, which"
-    what += f" {'does not exist' if missing else unusable}"
-    act = "read-claim" if names else "change-requirements"
-    return finding(evidence, "claim-not-bound", what, act, claims=" ".join(names[:3]))
 
 
 def _never_fits(evidence: PodEvidence, text: str) -> PodFinding | None:

@@ -18,13 +18,12 @@ from console.why.explanation import Code, PodFinding
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.messages import WITHIN_SHARE
 from kai import keys
-from kube.kinds import NO_RESERVED_GPU, BindRequest, ContainerStatus, Event, Pod
+from kube.kinds import NO_RESERVED_GPU, ContainerStatus, Event, Pod
 from service.text import LONGEST_LINE, counted, first_few, one_line, quoted
 from service.units import size
 
 _NO_CONFIG_MAP: Final = "no desired configmap name found"
 _NO_RESERVATION: Final = "failed waiting for GPU reservation pod"
-_RESERVES: Final = "KAI reserves the pod's GPU with a reservation pod, which"
 _ATTEMPT: Final = timedelta(minutes=2)
 """Time within which an error of the binder explains the next attempt, which KAI makes every 40 s."""
 _LONGEST_END: Final = timedelta(minutes=10)
@@ -95,13 +94,20 @@ def binding(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     if pods and all(each.status.phase == "Failed" for each in pods):
         what = f"KAI reserves the pod's GPU with the reservation pod {pods[0].name}, which has failed: "
         return finding(evidence, "reservation-failed", what + how_ended(pods[0]), "read-reservations")
-    if _NO_RESERVATION in text:
-        what = f"{_RESERVES} has not reported its GPU in time"
+    reserved = [each.metadata.annotations.get(keys.RESERVED_GPU, NO_RESERVED_GPU) for each in pods]
+    if _NO_RESERVATION in text or (not text and NO_RESERVED_GPU in reserved):
+        trouble = next((each.status.trouble for each in pods if each.status.phase != "Running"), "")
+        why = f" ({trouble})" if trouble not in ("", "Pending") else ""
+        what = f"KAI reserves the pod's GPU with a reservation pod, which has not reported its GPU{why}"
         return _waits(evidence, "reservation-not-ready", what, "read-reservations")
     if text:
         what = f"KAI's binder cannot bind the pod: {one_line(text)}"
         return _waits(evidence, "binding-failed", what, "read-binder")
-    return _in_progress(evidence, request, pods) if request is not None else None
+    what = f"KAI chose a node, and its binder has not answered{waited(evidence.since(made))}"
+    known: list[Fact[Any]] = [evidence.pod_events, *([evidence.shared_gpu_pods] if groups else [])]
+    unseen = ["read-reservations"] if groups and not evidence.reservations else []
+    acts = [*_first_acts(evidence), *unseen, "start-kai"]
+    return silence(evidence, "binder-silent", what, made, acts, excluded_by=known, program="binder")
 
 
 def chosen(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
@@ -116,26 +122,6 @@ def _is_last(evidence: PodEvidence, reason: str) -> bool:
     both = [evidence.about_pod(each) for each in (reason, "Unschedulable")]
     own, verdict = (events[-1].moment if events else 0.0 for events in both)
     return 0 < own >= verdict
-
-
-def _in_progress(evidence: PodEvidence, request: BindRequest, pods: list[Pod]) -> PodFinding:
-    reserved = [pod.metadata.annotations.get(keys.RESERVED_GPU, "") for pod in pods]
-    if NO_RESERVED_GPU in reserved:
-        what = f"{_RESERVES} found no GPU"
-        return _waits(evidence, "reservation-not-ready", what, "read-reservations")
-    if "" in reserved:
-        trouble = next((pod.status.trouble for pod in pods if pod.status.phase != "Running"), "")
-        why = f" ({trouble})" if trouble not in ("", "Pending") else ""
-        what = (
-            "KAI chose a node, and waits for the reservation pod of the GPU, which has not reported its GPU"
-        )
-        return _waits(evidence, "reservation-not-ready", f"{what} yet{why}", "read-reservations")
-    groups, created = request.spec.selected_gpu_groups, request.metadata.creation_timestamp
-    what = f"KAI chose a node, and its binder has not answered{waited(evidence.since(created))}"
-    known: list[Fact[Any]] = [evidence.pod_events, *([evidence.shared_gpu_pods] if groups else [])]
-    unseen = ["read-reservations"] if groups and not evidence.reservations else []
-    acts = [*_first_acts(evidence), *unseen, "start-kai"]
-    return silence(evidence, "binder-silent", what, created, acts, excluded_by=known, program="binder")
 
 
 _STARTING: Final = frozenset({"", "ContainerCreating", "PodInitializing"})

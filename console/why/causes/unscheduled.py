@@ -18,7 +18,6 @@ from service.text import listed, one_line
 from service.units import duration
 
 COMBINED: Final = "(combined from similar events): "
-_STALE_JOB: Final = re.compile(r"([0-9]{1,6}) pods are active, minMember is ([0-9]{1,6})")
 _MISSING: Final[tuple[tuple[re.Pattern[str], Code, tuple[str, ...], str], ...]] = (
     (re.compile(r"exceeded quota: (\S{1,253}), "), "resource-quota-exceeded", ("quota", "later"),
      "the namespace's ResourceQuota {} leaves no room for the pod ({rest})"),
@@ -56,9 +55,8 @@ def why_no_pod(evidence: PodEvidence) -> PodFinding:
 def _removed(evidence: PodEvidence, removed: Event) -> PodFinding:
     if removed.reason == "Evict":
         return _evicted(evidence, removed, "the pod", "create-again")
-    match = _STALE_JOB.search(removed.message)
-    left = f"{match[1]} of the {match[2]} that it needs were left" if match else one_line(removed.message)
-    what = f"KAI evicted the workload's pods, because the group had lost a member: {left}"
+    words = one_line(removed.message)
+    what = f"KAI evicted the workload's pods, because the group had lost a member: {words}"
     return finding(evidence, "gang-stale", what, "find-lost-member")
 
 
@@ -163,10 +161,6 @@ _GUARD_ACTS: Final = {
     "only KAI's scheduler writes": "guard-annotations",
 }
 """What to do, by the beginning of the guard's sentence."""
-_WAITING: Final = re.compile(
-    r"Waiting for ([0-9]{1,6}) pods(?: for SubGroup (\S{1,253}))?, currently ([0-9]{1,6}) exist,"
-    r" ([0-9]{1,6}) are gated"
-)
 
 
 def is_in_kai(pod: Pod, scheduler: str) -> bool:
@@ -280,15 +274,8 @@ def incomplete_gang(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     is_counted = events[-1].last is not None and events[-1].times < _MOST_REPEATED
     if is_counted and evidence.now.timestamp() - events[-1].moment > SETTLED.total_seconds():
         return None
-    match, details = _WAITING.search(events[-1].message), {}
     what = f"the workload's pods are not complete: {one_line(events[-1].message)}"
-    if match is not None:
-        of = f" of its part {match[2]}" if match[2] else ""
-        gates = f", {match[4]} of them with a scheduling gate" if match[4] != "0" else ""
-        exist = f"{match[3]} exist{'s' * (match[3] == '1')}"
-        what = f"the workload needs {match[1]} pods{of} at the same time, and only {exist}{gates}"
-        details = {"needed": int(match[1]), "exist": int(match[3])}
-    return finding(evidence, "gang-incomplete", what, "find-missing-pods", details=details)
+    return finding(evidence, "gang-incomplete", what, "find-missing-pods")
 
 
 def node_pool(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:

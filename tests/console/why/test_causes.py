@@ -13,7 +13,7 @@ from console.why.explanation import Code, Explanation
 from gpuagent.api_types import ApiAmount, ApiHolding, ApiOverSharePolicy, ApiPod, ApiVerdict
 from gpuagent.verdicts.flag_reasons import FlagReason
 from kai import keys
-from kube.kinds import SHARDS, VOLUME_CLAIMS, Event, Pod
+from kube.kinds import SHARDS, Event, Pod
 from tests.support.why_evidence import (
     FORBIDDEN,
     GONE,
@@ -322,6 +322,7 @@ KAIS_WORDS: list[_Row] = [
     (kai_says(f"{_HEAD}{_TAINTS} \n2 node(s) didn't match affinity/selector."), "no-node-fits", "affinity"),
     (kai_says(f"{_HEAD}{_TAINTS} \n5 non MIG jobs cant run on a node"), "no-node-fits", "non MIG jobs"),
     (kai_says(f"{_HEAD}9 lack resources: CPU cores. \n{_NO_GPUS}"), "no-node-fits", "CPU cores"),
+    (kai_says(f"{_NOT_MET}VolumeBinding: node(s) had a conflict\n", {"spec": {"volumes": [{"persistentVolumeClaim": {"claimName": "data"}}]}}), "claim-not-bound", "data, which is not usable: node(s) had a conflict", "Look at the claim's own Events"),
     (kai_says(f"{_HEAD}1 node(s) had a cold."), "no-node-fits", "1 node(s) had a cold"),
     (kai_says(_FULL_NODES), "no-gpu-fits", "no GPU has that much free in one piece"),
     (kai_says(f"{_ZERO}{_HEAD}{_TAINTS}"), "taint-not-tolerated", "every node has a taint"),
@@ -360,11 +361,11 @@ NOT_TOLD: list[_Row] = [
     (of_pod({}, pod_group=make_pod_group(age=3)), "scheduler-silent", "has said nothing about the pod for 3 s"),
     (of_pod({}, group_events=_not_ready(70)), "scheduler-silent", "has said nothing"),
     (of_pod({}, group_events=[make_event("NotReady", "not yet", kind="PodGroup", name=GROUP)]), "gang-incomplete", "the workload's pods are not complete: not yet"),
-    (of_pod({}, group_events=_not_ready()), "gang-incomplete", "only 2 exist, 1 of them with a scheduling"),
+    (of_pod({}, group_events=_not_ready()), "gang-incomplete", "are not complete: Job is not ready for scheduling. Waiting for 4 pods, currently 2 exist, 1"),
     (of_pod({"labels": _POOL}, shards=_shards("h100")), "scheduler-silent", "has said nothing"),
     (of_pod({"labels": _POOL}, shards=_shards("a100")), "node-pool-without-shard", "the node pool h100"),
     (of_pod({"grouped": False, "age": 4}), "pod-group-missing", "has not grouped the pod for 4 s"),
-    (of_pod({}, **_NO_GPU), "reservation-not-ready", "found no GPU"),
+    (of_pod({}, **_NO_GPU), "reservation-not-ready", "which has not reported its GPU"),
     (of_pod({}, bind_request=make_bind_request(age=2)), "binder-silent", "has not answered for 2 s"),
     (of_pod({}, bind_request=make_bind_request(reason="no luck")), "binding-failed", "the pod: no luck"),
     (_failed(20), "binding-failed", "no luck"),
@@ -377,25 +378,6 @@ NOT_TOLD: list[_Row] = [
     (of_pod({"fraction": None, "spec": _gpus("1e400")}), "scheduler-silent", "has said nothing"),
     (of_pod({"fraction": None, "spec": _gpus("-1e400")}), "scheduler-silent", "has said nothing"),
 ]  # fmt: skip
-
-
-def _claims(*phases: str) -> list[Any]:
-    claims = [{"metadata": {"name": "data"}, "status": {"phase": phase}} for phase in phases]
-    return [VOLUME_CLAIMS.decode(json.dumps(claim).encode()) for claim in claims]
-
-
-def _mounts(claims: Any) -> PodEvidence:
-    words = f"{_NOT_MET}VolumeBinding: node(s) had volume node affinity conflict\n"
-    volumes = {"volumes": [{"persistentVolumeClaim": {"claimName": "data"}}]}
-    return of_pod({"unschedulable": words, "spec": volumes}, claims=claims)
-
-
-CLAIMS: list[_Row] = [
-    (_mounts(_claims()), "claim-not-bound", "data, which does not exist"),
-    (_mounts(_claims("Pending")), "claim-not-bound", "data, which has no volume"),
-    (_mounts(_claims("Bound")), "claim-not-bound", "is not usable: node(s) had volume node affinity"),
-    (_mounts(FORBIDDEN), "claim-not-bound", "data, which is not usable"),
-]
 
 
 def _holder(fraction: str, name: str = "a") -> Pod:
@@ -597,7 +579,7 @@ BOUND: list[_Row] = [
     (of_pod(_SHARING, shared_gpu_pods=[make_reservation()]), "running", "nothing is wrong; the pod has 0.5 of a"),
 ]  # fmt: skip
 
-_TABLES = (UNKNOWN, OUTSIDE, FLAGS, KAIS_WORDS, NOT_TOLD, CLAIMS, ROOM, GUARD, IN_VCLUSTER, NO_POD, BOUND)
+_TABLES = (UNKNOWN, OUTSIDE, FLAGS, KAIS_WORDS, NOT_TOLD, ROOM, GUARD, IN_VCLUSTER, NO_POD, BOUND)
 
 
 @pytest.mark.parametrize("row", [row for table in _TABLES for row in table])

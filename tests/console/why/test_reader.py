@@ -66,29 +66,21 @@ def requested(server: ObjectServer, part: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("message", "reads_nodes", "reads_claims"),
+    ("message", "reads_nodes"),
     [
-        (FULL, True, False), ("Unable to schedule pod", True, False), (NO_VOLUME, False, True),
-        ("OverLimit: vision quota has reached the allowable limit of GPUs.", False, False),
-        ("NonPreemptibleOverQuota: Non-preemptible workload is over quota.", False, False),
-        ("QueueDoesNotExist: Queue 'vision' does not exist.", False, False),
-        ("PodSchedulingErrors: Requested topology rack does not exist.", False, False), ("", False, False),
+        (FULL, True), ("Unable to schedule pod", True), (NO_VOLUME, False), ("", False),
+        ("OverLimit: vision quota has reached the allowable limit of GPUs.", False),
+        ("NonPreemptibleOverQuota: Non-preemptible workload is over quota.", False),
+        ("QueueDoesNotExist: Queue 'vision' does not exist.", False),
+        ("PodSchedulingErrors: Requested topology rack does not exist.", False),
     ],
 )  # fmt: skip
 async def test_only_what_the_words_of_kai_need_is_read(
-    server: ObjectServer, message: str, reads_nodes: bool, reads_claims: bool
+    server: ObjectServer, message: str, reads_nodes: bool
 ) -> None:
-    volumes = [{"name": "a", "persistentVolumeClaim": {"claimName": name}} for name in ("data", "gone")]
-    server.add(
-        *(item for item in cluster(message=message, volumes=volumes) if item["kind"] != "Event"),
-        make("PersistentVolumeClaim", "data", status={"phase": "Pending"}),
-        make("PersistentVolumeClaim", "another"),
-    )
-    evidence = await read(server)
+    server.add(*(item for item in cluster(message=message) if item["kind"] != "Event"))
+    await read(server)
     assert bool(requested(server, "/nodes")) is reads_nodes
-    assert bool(requested(server, "/persistentvolumeclaims")) is reads_claims
-    if reads_claims:
-        assert {each.metadata.name for each in items(evidence.claims)} == {"data", "another"}
 
 
 async def test_who_holds_gpus_and_which_node_is_to_come_cost_few_requests(
