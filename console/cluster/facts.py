@@ -116,7 +116,7 @@ class MissingRight(NamedTuple):
     right: str  # as in RBAC messages: `list pods in kaishare`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ServedKind:
     """A kind that the API server serves in one version of its group."""
 
@@ -253,17 +253,15 @@ class FactReader:
             return self._served
         kinds = [
             ServedKind(
-                group=str(group.metadata.get("name", "")),
-                version=version.version,
-                kind=(each.response_kind or {}).get("kind", ""),
-                resource=each.resource,
-                is_namespaced=each.scope == "Namespaced",
+                str(group.metadata.get("name", "")), version.version, kind, each.resource, is_namespaced
             )
             for group in groups
             for version in group.versions
             for each in version.resources
+            if (kind := (each.response_kind or {}).get("kind", ""))
+            for is_namespaced in [each.scope == "Namespaced"]
         ]
-        self._served = Fact(tuple(kind for kind in kinds if kind.kind))
+        self._served = Fact(tuple(kinds))
         return self._served
 
     def record(self, error: BaseException, what: str, right: str, *, is_list: bool = False) -> Fact[Any]:

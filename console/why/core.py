@@ -11,18 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from console.why.acts import finding
-from console.why.causes import unscheduled
-from console.why.causes.nodes import more_room, unschedulable, waits_for_devices
-from console.why.causes.placed import binding, bound, chosen, failed, missed, running, waiting_for_evicted
-from console.why.causes.queues import full_queue, unexplained, unusable_queue
-from console.why.causes.unscheduled import (
-    evicted_before,
-    guarded,
-    is_in_kai,
-    outside_kai,
-    refused_later,
-    why_no_pod,
-)
+from console.why.causes import nodes, placed, queues, unscheduled
 from console.why.evidence import PodEvidence, waited
 from console.why.explanation import Explanation, PodFinding
 from console.why.story import tell_story
@@ -31,14 +20,11 @@ from kube.kinds import Pod
 from service.text import one_line
 
 CAUSES: Final[tuple[Callable[[PodEvidence, Pod], PodFinding | None], ...]] = (
-    # of the pod's own objects
-    *(unscheduled.gated, unscheduled.refused_by_host, unscheduled.ungrouped),
-    *(missed, waiting_for_evicted, binding, chosen, unusable_queue),
-    # in KAI's words
-    *(full_queue, unschedulable, unexplained),
+    *(unscheduled.gated, unscheduled.refused_by_host, unscheduled.ungrouped, placed.missed),
+    *(placed.waiting_for_evicted, placed.binding, placed.chosen, queues.unusable_queue),
+    *(queues.full_queue, nodes.unschedulable, queues.unexplained),  # in KAI's words
     # of a pod about which KAI says nothing
-    *(unscheduled.incomplete_gang, unscheduled.node_pool),
-    *(unscheduled.not_served, unscheduled.no_scheduler),
+    *(unscheduled.incomplete_gang, unscheduled.node_pool, unscheduled.not_served, unscheduled.no_scheduler),
 )
 """The causes of a pod of KAI that has no node, in their order."""
 _ON_HOST: Final = re.compile(r"scheduling\.run\.ai|--namespace kai-|(get|describe) nodes|webhookconfig")
@@ -76,29 +62,31 @@ def find_cause(evidence: PodEvidence) -> PodFinding:
 def _findings(evidence: PodEvidence) -> Iterator[PodFinding]:
     pod = evidence.pod.known
     if pod is None:
-        yield why_no_pod(evidence)
+        yield unscheduled.why_no_pod(evidence)
         return
-    outside = [] if is_in_kai(pod, evidence.scheduler) else [outside_kai(evidence, pod)]
+    outside = (
+        [] if unscheduled.is_in_kai(pod, evidence.scheduler) else [unscheduled.outside_kai(evidence, pod)]
+    )
     if pod.status.phase == "Succeeded":
         yield finding(evidence, "succeeded", "all containers have ended without an error")
     elif pod.status.phase == "Failed":
-        yield failed(evidence, pod)
+        yield placed.failed(evidence, pod)
     elif pod.metadata.deletion_timestamp:
         yield finding(evidence, "terminating", "the pod is being deleted", "wait-for-end")
     elif not pod.is_bound:
-        of_claim = waits_for_devices(evidence, pod)
+        of_claim = nodes.waits_for_devices(evidence, pod)
         yield of_claim or (outside[0] if outside else _pending(evidence, pod))
-        yield from filter(None, [guarded(evidence, pod) if pod.pod_group_name else None])
-        yield from evicted_before(evidence)
+        yield from filter(None, [unscheduled.guarded(evidence, pod) if pod.pod_group_name else None])
+        yield from unscheduled.evicted_before(evidence)
     else:
-        findings = [*outside, *(each for each in bound(evidence, pod) if not _is_open(each))]
-        yield from [*findings, *refused_later(evidence, pod)] or [running(evidence, pod)]
+        findings = [*outside, *(each for each in placed.bound(evidence, pod) if not _is_open(each))]
+        yield from [*findings, *unscheduled.refused_later(evidence, pod)] or [placed.running(evidence, pod)]
 
 
 def _pending(evidence: PodEvidence, pod: Pod) -> PodFinding:
     cause, verdict = next(filter(None, (each(evidence, pod) for each in CAUSES)), None), evidence.verdict
     if cause is not None and not _is_open(cause):
-        return more_room(evidence, cause)
+        return nodes.more_room(evidence, cause)
     if cause is not None:
         what = f"{cause.sentence}, and not all that may explain it could be read"
     else:

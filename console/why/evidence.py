@@ -29,7 +29,7 @@ _MOST_REASONS: Final = 16
 _UNEXPLAINED: Final = ("Unable to schedule pod", "Unable to schedule podgroup")
 """All that KAI says of a queue with children and, in v0.9.8, of a queue without a parent."""
 _MOST_CLAIMS: Final = 8  # ResourceClaims of a pod that a sentence names
-_SAME: Final = 0.005
+SMALLEST: Final = 0.005  # half of the smallest part of a GPU that KAI counts
 _MOST_GPUS: Final = 65536  # more GPUs than any node has; a larger number is no number of GPUs
 _MOST_HOLDERS: Final = 3  # pods that are named
 _LATEST: Final = datetime.max.replace(tzinfo=UTC)
@@ -265,7 +265,7 @@ def requested_together(evidence: PodEvidence, requested: float, unit: str = "GPU
     if size is not None and size > 1:
         return f"the workload needs {size} pods at the same time, which request {number(requested)} in all"
     own = request_of(pod).total if pod is not None and "GPU" in unit else None
-    is_of_pod = size == 1 if own is None else abs(own - requested) < _SAME
+    is_of_pod = size == 1 if own is None else abs(own - requested) < SMALLEST
     return f"the {'pod' if is_of_pod else 'workload'} requests {number(requested)}"
 
 

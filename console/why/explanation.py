@@ -113,7 +113,7 @@ class Explanation:
 
 _INDENT: Final = "  "
 _LONGEST: Final = 4000  # longest sentence, in characters
-_REPEATED_BY_KAI: Final = 25
+REPEATED_BY_KAI: Final = 25
 """KAI writes an Event at most 25 times for an object (client-go, `events_cache.go`)."""
 
 
@@ -155,7 +155,7 @@ def _story(steps: Sequence[Step], columns: int) -> Iterator[str]:
         head = f"{_INDENT}{time:<{first}}{_INDENT}{step.what:<{second}}{_INDENT}"
         text = printable(step.text, _LONGEST)
         if step.times > 1 or step.last is not None:
-            more = " or more" if step.times == _REPEATED_BY_KAI and step.what == "waiting" else ""
+            more = " or more" if step.times == REPEATED_BY_KAI and step.what == "waiting" else ""
             until = f", last at {_times([step.at, step.last])[1]}" if step.last is not None else ""
             text += f" ({step.times} times{more}{until})"
         yield from (line.rstrip(" ") for line in fold(text, columns, head=head, indent=" " * len(head)))

@@ -243,9 +243,7 @@ def parse_target(text: str) -> tuple[Sequence[WorkloadKind], str]:
     word, slash, name = text.rpartition("/")
     kinds = [each for each in (POD, *_WORKLOADS) if each.is_named(word or "pod")]
     if not kinds or (slash and not word):
-        raise ValueError(
-            f"{quoted(word)} is not the name of a known kind; give the pod, or such as deploy/web"
-        )
+        raise ValueError(f"{quoted(word)} is not the name of a known kind; give the pod")
     if not is_dns_subdomain(name):
         raise ValueError(f"{quoted(name)} is not the name of an object; give POD or KIND/NAME")
     return kinds, name

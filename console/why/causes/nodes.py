@@ -21,7 +21,16 @@ from typing import Any, Final
 
 from console.cluster.facts import is_read, items
 from console.why.acts import finding
-from console.why.evidence import PodEvidence, gpus, is_reservation, number, place_of, request_of, who_holds
+from console.why.evidence import (
+    SMALLEST,
+    PodEvidence,
+    gpus,
+    is_reservation,
+    number,
+    place_of,
+    request_of,
+    who_holds,
+)
 from console.why.explanation import Code, PodFinding
 from kai import keys
 from kai.share_bytes import Card
@@ -31,7 +40,6 @@ from service.names import LONGEST_SUBDOMAIN
 from service.text import LONGEST_VALUE, counted, first_few, one_line
 from service.units import size
 
-_SMALLEST: Final = 0.005  # half of the smallest part that KAI counts
 _TOPOLOGY: Final = re.compile(
     r"Requested topology (\S{1,253}) does not exist"
     r"|matching topology tree haven't been found for job \S{1,400} workload topology name: (\S{1,253})"
@@ -212,7 +220,7 @@ def _no_gpu_fits(evidence: PodEvidence, pod: Pod) -> PodFinding:
         what += ", and no GPU has that much free in one piece"
         acts.append("request-smaller")
     portion = request.portion(None)
-    if free and (portion is None or max(free) < portion - _SMALLEST):
+    if free and (portion is None or max(free) < portion - SMALLEST):
         largest, together = max(free), sum(free)
         details |= {"largestFreeGpu": round(largest, 2), "freeGpus": round(together, 2)}
         what += f": the largest free part of a shared GPU is at most {number(largest)}"
@@ -234,7 +242,7 @@ def _free_parts(evidence: PodEvidence) -> tuple[float, ...] | None:
             used[group] += portion or 0
             unreadable |= {group} if portion is None else set()
     parts = [1 - used[group] for group in reserved & used.keys() - unreadable]
-    free = tuple(part for part in parts if part > _SMALLEST)
+    free = tuple(part for part in parts if part > SMALLEST)
     is_complete = reserved == used.keys() and not unreadable
     return free if free or is_complete else None
 

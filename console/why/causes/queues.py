@@ -11,13 +11,12 @@ from typing import Any, Final
 from console.cluster.rules import QueueTree
 from console.why.acts import finding
 from console.why.causes.unscheduled import node_pool_of
-from console.why.evidence import PodEvidence, gpus, number, requested_together, who_holds
+from console.why.evidence import SMALLEST, PodEvidence, gpus, number, requested_together, who_holds
 from console.why.explanation import Code, PodFinding
 from kai import keys
 from kube.kinds import Pod
 from service.text import one_line
 
-_SMALLEST: Final = 0.005
 _AMOUNT: Final = r"[0-9]{1,12}(?:\.[0-9]{1,6})?"
 _REQUESTED: Final = re.compile(rf"orkload requested ({_AMOUNT})")
 _OF_NODE: Final = re.compile(r"Reason: (OverLimit|NonPreemptibleOverQuota), Details: ")
@@ -29,7 +28,6 @@ _FULL: Final = {
     "NonPreemptibleOverQuota": re.compile(rf" quota is ({_AMOUNT}) ([A-Za-z]{{1,10}}), while ({_AMOUNT}) "),
 }
 """KAI's words after the name of a full queue, by the reason (v0.9.8 to v0.17.0): limit, unit, use."""
-_NOT_PREEMPTIBLE: Final = "non-preemptible"
 _PREEMPTIBLE_PRIORITIES: Final = ("train", "build-preemptible")
 """Those of KAI's own priority classes that are preemptible."""
 _INSTEAD: Final[Mapping[Code, tuple[str, tuple[str, ...]]]] = {
@@ -144,7 +142,7 @@ def _full(evidence: PodEvidence, reason: str, text: str, name: str, where: str =
     display_name = text[: match.start()].rpartition(", but ")[2]
     name, queue = _named(evidence, name, display_name)
     resource, amount = _resource(most, unit)
-    is_gang, is_never = (evidence.gang_size or 1) > 1, requested > most + _SMALLEST
+    is_gang, is_never = (evidence.gang_size or 1) > 1, requested > most + SMALLEST
     never = f": {'they' if is_gang else 'it'} can never start there{where}" if is_never else ""
     asks = f"{requested_together(evidence, requested, unit)}{never}"
     bound = "limit" if is_limit else "quota"
@@ -189,9 +187,9 @@ def _preemptible(evidence: PodEvidence) -> tuple[str, str]:
     priority = group.spec.priority_class_name if group else ""
     labels = [owner.label(keys.PREEMPTIBILITY) for owner in evidence.owners]
     labels += [pod.metadata.labels.get(keys.PREEMPTIBILITY, "")] if pod else []
-    if _NOT_PREEMPTIBLE in labels:
+    if "non-preemptible" in labels:
         also = "" if priority in _PREEMPTIBLE_PRIORITIES else f" and set {keys.PRIORITY_LABEL}: train"
-        why = f"label {keys.PREEMPTIBILITY}: {_NOT_PREEMPTIBLE}"
+        why = f"label {keys.PREEMPTIBILITY}: non-preemptible"
         return f"Remove the label {keys.PREEMPTIBILITY}{also}", why
     change = f"Use a preemptible priority with the label {keys.PRIORITY_LABEL}: train"
     return change, f"priority {priority}" if priority else ""

@@ -11,7 +11,7 @@ from console.cluster.facts import Fact, items
 from console.cluster.rules import refuser_of, sharing_off, unreachable_webhook
 from console.why.acts import ACTS, finding
 from console.why.evidence import PodEvidence, PolicyDecision, request_of, waited
-from console.why.explanation import Code, PodFinding
+from console.why.explanation import REPEATED_BY_KAI, Code, PodFinding
 from kai import keys
 from kube.kinds import Event, Pod
 from service.text import listed, one_line
@@ -145,8 +145,6 @@ SETTLED: Final = timedelta(seconds=20)
 """Time after which a program of KAI is probably down; each was done within 3 s (v0.9.8, v0.13.4, v0.17.0)."""
 HARMLESS: Final = ("not found", "already exists", "the object has been modified")
 """Parts of the texts of PodGrouperWarning that healthy pods have, too (all three releases)."""
-_MOST_REPEATED: Final = 25
-"""KAI's client writes an Event at most 25 times for an object (client-go, `events_cache.go`)."""
 _REFUSAL: Final = re.compile(
     r"ValidatingAdmissionPolicy 'kaishare-guard-[a-z]{1,20}' with binding '[^']{1,253}' denied request:"
     r" kaishare-guard: "
@@ -271,7 +269,7 @@ def incomplete_gang(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     events = evidence.about_groups("NotReady", pod.pod_group_name or "-")
     if evidence.verdict is not None or not events:
         return None
-    is_counted = events[-1].last is not None and events[-1].times < _MOST_REPEATED
+    is_counted = events[-1].last is not None and events[-1].times < REPEATED_BY_KAI
     if is_counted and evidence.now.timestamp() - events[-1].moment > SETTLED.total_seconds():
         return None
     what = f"the workload's pods are not complete: {one_line(events[-1].message)}"
