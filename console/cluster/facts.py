@@ -251,15 +251,13 @@ class FactReader:
         except _READ_ERRORS as error:
             self._served = self.record(error, "the kinds that the API server serves", "get /apis")
             return self._served
+        by_name = ((str(group.metadata.get("name", "")), group.versions) for group in groups)
         kinds = [
-            ServedKind(
-                str(group.metadata.get("name", "")), version.version, kind, each.resource, is_namespaced
-            )
-            for group in groups
-            for version in group.versions
+            ServedKind(name, version.version, kind, each.resource, each.scope == "Namespaced")
+            for name, versions in by_name
+            for version in versions
             for each in version.resources
             if (kind := (each.response_kind or {}).get("kind", ""))
-            for is_namespaced in [each.scope == "Namespaced"]
         ]
         self._served = Fact(tuple(kinds))
         return self._served

@@ -45,8 +45,7 @@ scale-up: Scale it up.
 create-again: Create the pod again, if no controller does.
 spare-reservations: Administrator: never delete pods in kai-resource-reservation. KAI's binder deletes a pod
     without an Event when the reservation pod of its GPU is deleted.
-find-lost-member: Find out why the missing pod ended, then start the job again.
-    $ kubectl get events --namespace {namespace} --sort-by=.lastTimestamp
+find-lost-member: Find why it ended, then start the job again. $ kubectl get events --namespace {namespace}
 nothing: Do nothing: KAI places the pod that replaces it.
 wait-for-quota: Wait until the queue may use GPUs over its quota again, or ask for a larger quota.
 use-priority: Wait for room, or use a higher priority with the label priorityClassName.
@@ -115,8 +114,7 @@ wait-for-pods: Wait until other pods end{holders}.
 request-smaller: Or request less, if a smaller part of a GPU is enough.
 request-card: Request less, or GPUs with more memory. $ kubectl get nodes -L nvidia.com/gpu.memory
 correct-affinity: Correct nodeSelector or affinity of the pod's template. $ kubectl get nodes --show-labels
-tolerate: Add the toleration to the pod's template.
-    $ kubectl get nodes -o custom-columns=N:.metadata.name,TAINTS:.spec.taints
+tolerate: Add the toleration to the pod's template. $ kubectl describe nodes
 uncordon: Administrator: uncordon a node. $ kubectl get nodes
 wait-for-gpu-nodes: Or wait until other pods end on the nodes that lack GPUs, if these have any{holders}.
 change-requirements: Change what the pod's template asks of nodes, or wait. $ kubectl describe nodes
@@ -125,14 +123,11 @@ use-fraction: Use gpu-fraction instead of gpu-memory.
 install-gfd: Administrator: install GPU feature discovery. $ kubectl get nodes -L nvidia.com/gpu.memory
 correct-topology: Correct or remove the annotation kai.scheduler/topology of the workload.
 create-topology: Administrator: create the Topology.
-prefer-topology: Wait, ask for fewer pods, or ask for the placement by
-    kai.scheduler/topology-preferred-placement instead of required.
-read-claim: Look at the claim's own Events.
-    $ kubectl describe persistentvolumeclaim {claims} --namespace {namespace}
+prefer-topology: Wait, ask for fewer pods, or set kai.scheduler/topology-preferred-placement instead.
+read-claim: Look at its Events. $ kubectl describe persistentvolumeclaim {claims} --namespace {namespace}
 fit-node: Request what one node has, or spread the work over several pods. $ kubectl describe nodes
 shrink-gang: Wait until other pods end{holders}. Or start the workload with fewer or smaller pods.
-roll-in-place: Let the rollout end an old pod before it starts a new one: spec.strategy.rollingUpdate with
-    maxSurge 0 and maxUnavailable 1, or the type Recreate.
+roll-in-place: Let the rollout end an old pod before it starts a new one: maxSurge 0 and maxUnavailable 1.
     $ kubectl edit deployment {deployment} --namespace {namespace}
 delete-old-pod: Or delete an old pod, if the service may be down meanwhile.
 wait-for-node: Wait some minutes until the node has joined and offers its GPUs.
@@ -143,8 +138,7 @@ correct-resource: Correct the resource's name in the pod's template. $ kubectl d
 install-plugin: Administrator: install the device plugin that offers {resource}, or look at its pods' log.
 request-whole-gpu: Request a whole GPU, which these nodes take: nvidia.com/gpu: 1 instead of the share, with
     the annotation kaishare.dev/whole-gpu: "true" in a namespace that gives shares.
-request-mig: Request a MIG device by its resource name, such as nvidia.com/mig-1g.10gb, or GPUs on nodes
-    without MIG. Waiting does not help. $ kubectl get nodes -L nvidia.com/mig.strategy
+request-mig: Request a MIG device (nvidia.com/mig-1g.10gb). $ kubectl get nodes -L nvidia.com/mig.strategy
 wait-for-evicted: Wait: an evicted pod may take its terminationGracePeriodSeconds, 30 s by default.
 check-names: Check the names that the pod uses: {names}.
 ask-why: Ask an administrator to run the same command. $ kaishare why -n {namespace} {name}

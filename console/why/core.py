@@ -22,7 +22,7 @@ from service.text import one_line
 CAUSES: Final[tuple[Callable[[PodEvidence, Pod], PodFinding | None], ...]] = (
     *(unscheduled.gated, unscheduled.refused_by_host, unscheduled.ungrouped, placed.missed),
     *(placed.waiting_for_evicted, placed.binding, placed.chosen, queues.unusable_queue),
-    *(queues.full_queue, nodes.unschedulable, queues.unexplained),  # in KAI's words
+    *(queues.full_queue, nodes.unschedulable),  # in KAI's words
     # of a pod about which KAI says nothing
     *(unscheduled.incomplete_gang, unscheduled.node_pool, unscheduled.not_served, unscheduled.no_scheduler),
 )
@@ -98,7 +98,9 @@ def _pending(evidence: PodEvidence, pod: Pod) -> PodFinding:
     names = [f"queue {evidence.queue_name}"] if evidence.queue_name else []
     names += [f"node pool {pool}"] if pool else []
     acts = ["check-names", "ask-why"] if names else ["ask-why"]
-    return finding(evidence, "undecided", what, *acts, names=", ".join(names))
+    acts = ["ask-about-queue"] if cause is None and verdict and verdict.is_unexplained else acts
+    queue = evidence.queue_name or "default-queue"
+    return finding(evidence, "undecided", what, *acts, names=", ".join(names), queue=queue)
 
 
 def _is_open(cause: PodFinding) -> bool:  # a fact is unknown that may exclude the cause

@@ -124,8 +124,6 @@ def _placed(evidence: PodEvidence, pod: Pod) -> Iterator[Step]:
         neighbours = figures.known.neighbours if figures.known else 0
         parts += [f"{counted(neighbours, 'other pod')} on the same GPU"] if uses else []
         parts += [counted(pod.status.restarts, "restart")] if pod.status.restarts else []
-        waiting = sum(not container.ready for container in pod.status.container_statuses or ())
-        parts += [f"{counted(waiting, 'container is', 'containers are')} not ready"] if waiting else []
         text = joined(parts) or "all containers have started"
         yield Step(at=since("Ready"), what="running", text=text)
 

@@ -99,15 +99,6 @@ def place_of_label(evidence: PodEvidence) -> str:
     return "in a new pod, which replaces this one"
 
 
-def unexplained(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
-    """Return the finding for KAI's text without a reason, where the queue cannot be read."""
-    if evidence.verdict is None or not evidence.verdict.is_unexplained:
-        return None
-    queue = evidence.queue_name or "the default queue"
-    what = "KAI cannot schedule the pod and gives no reason"
-    return finding(evidence, "undecided", what, "ask-about-queue", queue=queue)
-
-
 def full_queue(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
     """Return the finding for a queue, or a parent of it, whose limit or quota is used up.
 
