@@ -45,7 +45,8 @@ scale-up: Scale it up.
 create-again: Create the pod again, if no controller does.
 spare-reservations: Administrator: never delete pods in kai-resource-reservation. KAI's binder deletes a pod
     without an Event when the reservation pod of its GPU is deleted.
-find-lost-member: Find why it ended, then start the job again. $ kubectl get events --namespace {namespace}
+find-lost-member: Find out why the missing pod ended, then start the job again.
+    $ kubectl get events --namespace {namespace} --sort-by=.lastTimestamp
 nothing: Do nothing: KAI places the pod that replaces it.
 wait-for-quota: Wait until the queue may use GPUs over its quota again, or ask for a larger quota.
 use-priority: Wait for room, or use a higher priority with the label priorityClassName.
@@ -124,7 +125,7 @@ install-gfd: Administrator: install GPU feature discovery. $ kubectl get nodes -
 correct-topology: Correct or remove the annotation kai.scheduler/topology of the workload.
 create-topology: Administrator: create the Topology.
 prefer-topology: Wait, ask for fewer pods, or set kai.scheduler/topology-preferred-placement instead.
-read-claim: Look at its Events. $ kubectl describe persistentvolumeclaim {claims} --namespace {namespace}
+read-claim: Look at the claim's Events. $ kubectl describe pvc {claims} --namespace {namespace}
 fit-node: Request what one node has, or spread the work over several pods. $ kubectl describe nodes
 shrink-gang: Wait until other pods end{holders}. Or start the workload with fewer or smaller pods.
 roll-in-place: Let the rollout end an old pod before it starts a new one: maxSurge 0 and maxUnavailable 1.

@@ -322,7 +322,7 @@ KAIS_WORDS: list[_Row] = [
     (kai_says(f"{_HEAD}{_TAINTS} \n2 node(s) didn't match affinity/selector."), "no-node-fits", "affinity"),
     (kai_says(f"{_HEAD}{_TAINTS} \n5 non MIG jobs cant run on a node"), "no-node-fits", "non MIG jobs"),
     (kai_says(f"{_HEAD}9 lack resources: CPU cores. \n{_NO_GPUS}"), "no-node-fits", "CPU cores"),
-    (kai_says(f"{_NOT_MET}VolumeBinding: node(s) had a conflict\n", {"spec": {"volumes": [{"persistentVolumeClaim": {"claimName": "data"}}]}}), "claim-not-bound", "data, which is not usable: node(s) had a conflict", "Look at its Events"),
+    (kai_says(f"{_NOT_MET}VolumeBinding: node(s) had a conflict\n", {"spec": {"volumes": [{"persistentVolumeClaim": {"claimName": "data"}}]}}), "claim-not-bound", "data, which is not usable: node(s) had a conflict", "Look at the claim's Events"),
     (kai_says(f"{_HEAD}1 node(s) had a cold."), "no-node-fits", "1 node(s) had a cold"),
     (kai_says(_FULL_NODES), "no-gpu-fits", "no GPU has that much free in one piece"),
     (kai_says(f"{_ZERO}{_HEAD}{_TAINTS}"), "taint-not-tolerated", "every node has a taint"),
