@@ -337,8 +337,9 @@ def _flags(evidence: PodEvidence) -> Iterator[PodFinding]:
             text, _, act = event.message.partition(". ")
             message, _, hint = text.partition("; ")  # a framework's option
             when = f" at {event.last.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if event.last else ""
-            what = f"the pod was flagged ({reason.value}){when}, because it {one_line(message)};"
-            what += " whether it still is cannot be seen without its node's agent"
+            why = one_line(message) or reason.summary
+            what = f"the pod was flagged ({reason.value}){when}, because it {why}; whether it still is cannot"
+            what += " be seen without its node's agent"
             yield _flag(evidence, reason, what, [hint, act], {})
         return
     flagged = {verdict.reason: verdict for verdict in pod.verdicts if verdict.flagged}

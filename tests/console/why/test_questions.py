@@ -184,8 +184,6 @@ QUESTIONS: Final[dict[str, tuple[PodEvidence, Code, str, str]]] = {
         "node-requested", "KAI's node-scale-adjuster asks for a node with its pod team-train-0", "Wait some minutes"),
     "the autoscaler adds a node": (kai_says(_FULL, {"whole": 2}, pod_events=_event("TriggeredScaleUp", "pod triggered scale-up: [{gpu 1->2}]", "cluster-autoscaler")),
         "node-requested", "cluster-autoscaler adds a node (pod triggered scale-up: [{gpu 1->2}])", "Wait some minutes"),
-    "the autoscaler adds no node": (kai_says(_FULL, pod_events=_event("NotTriggerScaleUp", "1 max node group size reached", "cluster-autoscaler")),
-        "no-gpu-fits", "in one piece", "Wait until other pods end"),
     # the kubelet, and the reservation pod
     "refused after a restart of the node": (_rejected("UnexpectedAdmissionError", "Allocate failed due to no healthy devices present"),
         "refused-by-kubelet", "the kubelet of node n1 refused or ended the pod, which has no log: UnexpectedAdmissionError: Allocate failed", "Delete the pod: it never runs again. Its controller makes a new one"),
