@@ -64,9 +64,8 @@ def _findings(evidence: PodEvidence) -> Iterator[PodFinding]:
     if pod is None:
         yield unscheduled.why_no_pod(evidence)
         return
-    outside = (
-        [] if unscheduled.is_in_kai(pod, evidence.scheduler) else [unscheduled.outside_kai(evidence, pod)]
-    )
+    is_ours = unscheduled.is_in_kai(pod, evidence.scheduler)
+    outside = [] if is_ours else [unscheduled.outside_kai(evidence, pod)]
     if pod.status.phase == "Succeeded":
         yield finding(evidence, "succeeded", "all containers have ended without an error")
     elif pod.status.phase == "Failed":

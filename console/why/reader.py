@@ -17,26 +17,11 @@ from console.cluster.webhook import does_not_exist, kai_namespace, read_settings
 from console.explain.explainer import ExplainedPod, Explainer
 from console.explain.live_workloads import explain_object
 from console.explain.text import headline, reason_code
+from console.why import target
 from console.why.causes.unscheduled import is_in_kai
 from console.why.core import find_cause
-from console.why.evidence import (
-    AgentFigures,
-    GpuPod,
-    PodEvidence,
-    PolicyDecision,
-    gpu_pod,
-    request_of,
-)
-from console.why.target import (
-    POD,
-    WorkloadKind,
-    events_about_creation,
-    events_about_groups,
-    events_about_pod,
-    find_pod,
-    is_of,
-    owner_kind,
-)
+from console.why.evidence import AgentFigures, GpuPod, PodEvidence, PolicyDecision, gpu_pod, request_of
+from console.why.target import WorkloadKind
 from gpuagent.api_types import ApiPod
 from kai import keys
 from kai.installation import NAMESPACE
@@ -80,7 +65,7 @@ async def read_evidence(
     """
     reader = FactReader(client, most_requests=MOST_REQUESTS)
     kind, now = kinds_named[0].name, datetime.now(UTC)
-    pod, workload = await find_pod(reader, namespace, kinds_named, name)
+    pod, workload = await target.find_pod(reader, namespace, kinds_named, name)
     evidence = PodEvidence(now=now, namespace=namespace, kind=kind, name=name, pod=pod, workload=workload)
     reading = _Reading(reader, evidence)
     await _run(reading.basics())
@@ -114,18 +99,18 @@ class _Reading:
 
     def basics(self) -> _Work:
         """Yield the requests of every answer."""
-        pod, is_pod = self.evidence.pod.known, self.evidence.kind == POD.name
+        pod, is_pod = self.evidence.pod.known, self.evidence.kind == target.POD.name
         yield self._read_namespace()
-        yield self._read("group_events", events_about_groups(self.reader, self.evidence))
+        yield self._read("group_events", target.events_about_groups(self.reader, self.evidence))
         if pod is not None or is_pod:
-            yield self._read("pod_events", events_about_pod(self.reader, self.evidence))
+            yield self._read("pod_events", target.events_about_pod(self.reader, self.evidence))
         if pod is not None and pod.pod_group_name:
             group = self.reader.get(kinds.POD_GROUPS, pod.pod_group_name, pod.metadata.namespace)
             yield self._read("pod_group", group)
         if pod is not None:
             yield self._read_bind_request(pod)
         if not is_pod and (pod is None or pod.is_bound):
-            yield self._read("creation_events", events_about_creation(self.reader, self.evidence))
+            yield self._read("creation_events", target.events_about_creation(self.reader, self.evidence))
 
     def details(self, pod: Pod, agents: AgentOptions, settings_namespace: str) -> _Work:
         """Yield the requests that the state of the pod needs."""
@@ -197,8 +182,8 @@ class _Reading:
         request = await self.reader.get(kinds.BIND_REQUESTS, pod.name, pod.metadata.namespace)
         if request.known is not None:
             metadata = request.known.metadata
-            uid = next((each.uid for each in metadata.owner_references if each.kind == POD.name), "")
-            request = request if is_of(pod, uid, metadata) else MISSING
+            uid = next((each.uid for each in metadata.owner_references if each.kind == target.POD.name), "")
+            request = request if target.is_of(pod, uid, metadata) else MISSING
         self.evidence.bind_request = request
 
     async def _discover_kai(self) -> None:
@@ -224,7 +209,7 @@ class _Reading:
         owners: list[PodOwner] = []
         metadata: FullMeta = pod.metadata
         while len(owners) < _MOST_OWNERS and (owner := metadata.owner) is not None:
-            kind = owner_kind(owner)
+            kind = target.owner_kind(owner)
             read: Fact[PodOwner] = NOT_READ
             if named is not None and (named.kind, named.metadata.name) == (owner.kind, owner.name):
                 read = Fact(named)

@@ -148,9 +148,8 @@ def _related(evidence: PodEvidence) -> Iterator[NamedObject]:
     yield NamedObject(_kind(evidence.kind, is_indexed), evidence.name, uid)
     if pod is not None:
         yield NamedObject("Pod", pod.name)
-        yield from (
-            NamedObject(_kind(each.kind, of_pod), each.name) for each in pod.metadata.owner_references
-        )
+        for owner in pod.metadata.owner_references:
+            yield NamedObject(_kind(owner.kind, of_pod), owner.name)
 
 
 async def _read(

@@ -155,9 +155,8 @@ def _of_nodes(evidence: PodEvidence, pod: Pod, text: str) -> PodFinding | None:
         cards = [card.units for node in nodes if (card := _card_of(node)) is not None]
         if memory is None or not _is_too_big(memory, reasons, cards):
             return _no_gpu_fits(evidence, pod)
-        what = (
-            f"the pod requests {request.text}, more than any GPU has{f' ({max(cards)} MiB)' if cards else ''}"
-        )
+        most = f" ({max(cards)} MiB)" if cards else ""
+        what = f"the pod requests {request.text}, more than any GPU has{most}"
         return finding(evidence, "gpu-memory-too-big", what, "request-card")
     for pattern, code, what, act in _OF_ALL_NODES:
         if all(pattern in text for _, text in reasons):
@@ -175,11 +174,8 @@ def _mixed(evidence: PodEvidence, pod: Pod, reasons: Sequence[str]) -> PodFindin
     whole = [text for text in reasons if any(each in text for each in _NO_SHARES)]
     barred = [*whole, *(text for text in reasons if _MIG_ONLY in text)]
     acts += ["request-whole-gpu" if whole else "request-mig"] if barred else []
-    if (
-        request_of(pod).share is not None
-        and barred
-        and all(text in barred or _GPUS in text for text in reasons)
-    ):
+    is_share = request_of(pod).share is not None
+    if is_share and barred and all(text in barred or _GPUS in text for text in reasons):
         what = f"no node with room takes a share: {first_few(barred, 4)}"
         return finding(evidence, "share-not-supported", what, *acts)
     if any(_GPUS in text for text in reasons):
@@ -208,10 +204,7 @@ def _is_too_big(memory_mib: int, reasons: Sequence[tuple[int, str]], cards: Sequ
 def _no_gpu_fits(evidence: PodEvidence, pod: Pod) -> PodFinding:
     request, free, place = request_of(pod), _free_parts(evidence), place_of(evidence)
     details: dict[str, float | str] = {"place": place[0], "waiting": place[1]} if place else {}
-    what, acts = (
-        f"the pod {f'requests {request.text}' if request.is_any else 'needs GPUs'}",
-        ["wait-for-pods"],
-    )
+    what, acts = f"the pod requests {request.text if request.is_any else 'GPUs'}", ["wait-for-pods"]
     if request.share is None:
         what += f", and no node has {'as many' if request.whole > 1 else 'that much'} free"
     elif free == ():
@@ -333,14 +326,12 @@ def waits_for_devices(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
 
 def _unallocated(evidence: PodEvidence, words: str, claim: ResourceClaim) -> PodFinding | None:
     classes = {each.metadata.name for each in items(evidence.device_classes)}
-    name, told = claim.metadata.name, _NO_CLASS.findall(words)  # to callers who may not read the classes
+    name, is_known = claim.metadata.name, evidence.device_classes.is_known
+    told = _NO_CLASS.findall(words)  # to callers who may not read the classes
     for alternatives in claim.asks:
         if not alternatives or any(ask.admin_access for ask in alternatives):
             continue
-        of_classes, is_known = (
-            [ask.device_class_name for ask in alternatives],
-            evidence.device_classes.is_known,
-        )
+        of_classes = [ask.device_class_name for ask in alternatives]
         missing = [each for each in of_classes if each in told or (is_known and each not in classes)]
         if len(missing) == len(alternatives):
             what = f"the ResourceClaim {name} names the DeviceClass {missing[0]}, which does not exist"
@@ -359,10 +350,8 @@ def _of_one(evidence: PodEvidence, name: str, ask: DeviceAsk) -> PodFinding | No
     """Return why a request cannot be met; None if it may, or if the devices are not known."""
     if not evidence.slices.is_known:
         return None
-    of_class = (
-        each for each in items(evidence.device_classes) if each.metadata.name == ask.device_class_name
-    )
-    matches = (_DRIVER.search(text) for each in of_class for text in each.expressions)
+    expressions = {each.metadata.name: each.expressions for each in items(evidence.device_classes)}
+    matches = map(_DRIVER.search, expressions.get(ask.device_class_name, ()))
     driver = next((match[1] for match in matches if match), "")
     slices = [each.spec for each in newest(items(evidence.slices)) if driver in ("", each.spec.driver)]
     what = f"the ResourceClaim {name} asks for {_in_words(ask)}, and"

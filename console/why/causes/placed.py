@@ -40,9 +40,8 @@ def missed(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     """
     version = evidence.kai_version
     annotations = (key for each in items(evidence.shared_gpu_pods) for key in each.metadata.annotations)
-    has_mode = any(
-        key.startswith(keys.CONTAINER_PREFIX) and key.endswith(".gpus.devices") for key in annotations
-    )
+    of_containers = (key for key in annotations if key.startswith(keys.CONTAINER_PREFIX))
+    has_mode = any(key.endswith(".gpus.devices") for key in of_containers)
     is_written = version is not None and not version.has_sharing_modes and not has_mode
     was_told = any(_NO_CONFIG_MAP in event.message for event in items(evidence.pod_events))
     is_missed = evidence.is_kai_served and is_missed_by_kai(pod) and (is_written or was_told)

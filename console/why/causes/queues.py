@@ -44,11 +44,9 @@ def unusable_queue(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
     is_told = verdict is not None and verdict.reason == "QueueDoesNotExist"
     if not name and (evidence.pod_group.known is not None or is_told):
         # KAI takes a label without a value as the name of the queue.
-        what, act = (
-            f"the pod's queue is empty: a label {keys.QUEUE_LABEL} has no value",
-            "set-or-remove-queue",
-        )
-        return finding(evidence, "queue-missing", what, act, place=place_of_label(evidence))
+        act, place = "set-or-remove-queue", place_of_label(evidence)
+        what = f"the pod's queue is empty: a label {keys.QUEUE_LABEL} has no value"
+        return finding(evidence, "queue-missing", what, act, place=place)
     if not name:
         return None
     is_unexplained = verdict is not None and verdict.is_unexplained

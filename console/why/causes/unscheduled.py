@@ -173,9 +173,7 @@ def outside_kai(evidence: PodEvidence, pod: Pod) -> PodFinding:
     name, request = pod.spec.scheduler_name, request_of(pod)
     condition = pod.status.condition("PodScheduled")
     if name != keys.DEFAULT_SCHEDULER and not pod.is_bound and condition is None:
-        what = (
-            f"the pod names the scheduler {name}, and no program has looked at the pod{waited(evidence.age)}"
-        )
+        what = f"the pod names the scheduler {name}, and no program has looked at it{waited(evidence.age)}"
         acts = ["correct-scheduler", "set-scheduler"]
         return finding(evidence, "scheduler-unknown", what, *acts, scheduler=evidence.scheduler)
     may_ask = evidence.decision.is_missing and request.is_any and not pod.queue_label
@@ -245,9 +243,8 @@ def ungrouped(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     if warnings := _warnings(evidence):
         what = f"KAI's pod-grouper cannot group the pod: {one_line(warnings[-1].message)}"
         return finding(evidence, "pod-group-missing", what, "read-pod-grouper")
-    what = (
-        f"KAI's pod-grouper has not grouped the pod{waited(evidence.age)}, so that no scheduler looks at it"
-    )
+    age = waited(evidence.age)
+    what = f"KAI's pod-grouper has not grouped the pod{age}, so that no scheduler looks at it"
     if not evidence.pod_events.is_known:
         return finding(evidence, "pod-group-missing", what, "read-events")  # they may name a refusal
     created = pod.metadata.creation_timestamp

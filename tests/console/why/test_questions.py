@@ -6,14 +6,7 @@ from typing import Any, Final
 import pytest
 
 from console.why.core import explain, find_cause
-from console.why.evidence import (
-    GpuPod,
-    PodEvidence,
-    PolicyDecision,
-    gpu_pod,
-    place_of,
-    who_holds,
-)
+from console.why.evidence import GpuPod, PodEvidence, PolicyDecision, gpu_pod, place_of, who_holds
 from console.why.explanation import Code
 from kai import keys
 from kai.releases import Version

@@ -83,9 +83,7 @@ async def test_only_what_the_words_of_kai_need_is_read(
     assert bool(requested(server, "/nodes")) is reads_nodes
 
 
-async def test_who_holds_gpus_and_which_node_is_to_come_cost_few_requests(
-    server: ObjectServer,
-) -> None:
+async def test_who_holds_gpus_and_which_node_is_to_come_cost_few_requests(server: ObjectServer) -> None:
     """Of a list of all namespaces, pods of KAI that have not ended and request GPUs are kept."""
     scaling = {"labels": {"app": "scaling-pod"}}
     server.add(
