@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 
 from console.why.core import explain, find_cause
-from console.why.evidence import GpuPod, PodEvidence, PolicyDecision, gpu_pod, place_of, who_holds
+from console.why.evidence import GpuPod, PodEvidence, gpu_pod, place_of, who_holds
 from console.why.explanation import Code
 from kai import keys
 from kai.releases import Version
@@ -116,7 +116,6 @@ _SINGLE, _MIXED = (f"{_HEAD}2 {words}." for words in (
     "non MIG jobs cant run on a node with MigStrategy='mixed'",
 ))  # fmt: skip
 _DRA = f"{_HEAD}1 fractional/shared GPU pods are not yet supported on DRA-only nodes."
-_CONVERTED = PolicyDecision(reason="whole-gpu-converted")
 _FAILED_RESERVATION = make_pod(
     name="gpu-reservation-group-1", namespace=keys.RESERVATION_APP, fraction=None, grouped=False, phase="Failed",
     labels={keys.APP_LABEL: keys.RESERVATION_APP, keys.GPU_GROUP: "group-1"}, node="node-1",
@@ -152,11 +151,9 @@ QUESTIONS: Final[dict[str, tuple[PodEvidence, Code, str, str]]] = {
     "the same, and KAI's release is not known": (make_evidence(missed_pod(), **_BOUND_SOON, **_SIDE),
         "binder-silent", "has not answered for 100 s", "Delete the pod and create it again, if KAI is older than v0.18"),
     # nodes
-    "a share on nodes with MIG, strategy single": (kai_says(_SINGLE, decision=_CONVERTED),
-        "share-not-supported", "only whole gpu jobs can run", 'Request a whole GPU, which these nodes take: nvidia.com/gpu: 1 instead of the share'),
-    "the same with a share that I wrote": (kai_says(_SINGLE), "share-not-supported", "MigStrategy='single'", "Request a whole GPU, which these nodes take: nvidia.com/gpu: 1"),
-    "a share on nodes with MIG, strategy mixed": (kai_says(_MIXED, decision=_CONVERTED), "share-not-supported", "non MIG jobs cant run", "Request a MIG device"),
-    "a share where GPUs are offered by DRA only": (kai_says(f"{_DRA} \n1 node(s) didn't have enough resources: GPUs.", decision=_CONVERTED),
+    "a share on nodes with MIG, strategy single": (kai_says(_SINGLE), "share-not-supported", "MigStrategy='single'", "Request a whole GPU, which these nodes take: nvidia.com/gpu: 1"),
+    "a share on nodes with MIG, strategy mixed": (kai_says(_MIXED), "share-not-supported", "non MIG jobs cant run", "Request a MIG device"),
+    "a share where GPUs are offered by DRA only": (kai_says(f"{_DRA} \n1 node(s) didn't have enough resources: GPUs."),
         "share-not-supported", "DRA-only nodes", "Request a whole GPU"),
     "one node is full, the other has no label": (kai_says(f"{_HEAD}1 node(s) didn't have enough resources: GPU memory. \n1 node is not a gpu node or the gpu memory count on the node was not synced yet, task: <team/train-0>, node: <n2>."),
         "no-node-fits", "node: <n2>", "Administrator: install GPU feature discovery"),
@@ -173,8 +170,7 @@ QUESTIONS: Final[dict[str, tuple[PodEvidence, Code, str, str]]] = {
     # a rollout, and autoscalers
     "my rollout stands still": (kai_says(_FULL, owners=[_deployment(replicas=2, updatedReplicas=1)]),
         "rollout-surge", "the rollout of Deployment web adds this pod before it ends the 1 old pod", "Let the rollout end an old pod before"),
-    "will the autoscaler add a node": (kai_says(_FULL, scaling_pods=[_scaling()]),
-        "node-requested", "KAI's node-scale-adjuster asks for a node with its pod team-train-0", "Wait some minutes"),
+    "will the autoscaler add a node": (kai_says(_FULL, scaling_pods=[_scaling()]), "node-requested", "KAI's node-scale-adjuster asks for a node with its pod team-train-0", "Wait some minutes"),
     "the autoscaler adds a node": (kai_says(_FULL, {"whole": 2}, pod_events=_event("TriggeredScaleUp", "pod triggered scale-up: [{gpu 1->2}]", "cluster-autoscaler")),
         "node-requested", "cluster-autoscaler adds a node (pod triggered scale-up: [{gpu 1->2}])", "Wait some minutes"),
     # the kubelet, and the reservation pod
@@ -206,8 +202,7 @@ QUESTIONS: Final[dict[str, tuple[PodEvidence, Code, str, str]]] = {
     "an Event of another program": (kai_says(_FULL, pod_events=_event("TriggeredScaleUp", "x", "kubectl")), "no-gpu-fits", "", "Wait until"),
     **{f"a Deployment without old pods {n}": (kai_says(_FULL, owners=[_deployment(**status)]), "no-gpu-fits", "", "Wait until other pods end")
         for n, status in enumerate(({}, {"replicas": 1, "updatedReplicas": 1}, {"replicas": 2, "updatedReplicas": 2}))},
-    "a reservation pod that replaces a failed one": (make_evidence(**_BOUND_SOON, shared_gpu_pods=[_FAILED_RESERVATION, make_reservation(gpu=None)]),
-        "reservation-not-ready", "", "Wait a minute"),
+    "a reservation pod that replaces a failed one": (make_evidence(**_BOUND_SOON, shared_gpu_pods=[_FAILED_RESERVATION, make_reservation(gpu=None)]), "reservation-not-ready", "", "Wait a minute"),
     "a warning of the kubelet that is overcome": (of_pod({"node": "n1"}, pod_events=[*_event("FailedMount", "timed out", "kubelet", type_="Warning", age=60), *_event("Pulling", "image", "kubelet", age=30)]),
         "container-waiting", "has not started its containers for 90 s", "Read the pod's Events"),
 }  # fmt: skip
