@@ -159,6 +159,7 @@ _GUARD_ACTS: Final = {
     "only KAI's scheduler writes": "guard-annotations",
 }
 """What to do, by the beginning of the guard's sentence."""
+_WAITING: Final = re.compile(r"Waiting for ([0-9]{1,6}) pods.{0,300}?, currently ([0-9]{1,6}) exist")
 
 
 def is_in_kai(pod: Pod, scheduler: str) -> bool:
@@ -270,7 +271,9 @@ def incomplete_gang(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     if is_counted and evidence.now.timestamp() - events[-1].moment > SETTLED.total_seconds():
         return None
     what = f"the workload's pods are not complete: {one_line(events[-1].message)}"
-    return finding(evidence, "gang-incomplete", what, "find-missing-pods")
+    match = _WAITING.search(events[-1].message)
+    details = {"needed": int(match[1]), "exist": int(match[2])} if match else {}
+    return finding(evidence, "gang-incomplete", what, "find-missing-pods", details=details)
 
 
 def node_pool(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:

@@ -602,6 +602,7 @@ def test_the_figures_of_a_flag_are_details_and_its_unknown_end_is_said() -> None
             "whether it still is cannot be seen without its node's agent"
         )
     assert [len(explain(row[0]).findings) for row in FLAGS[4:8]] == [1] * 4
+    assert explain(of_pod({}, group_events=_not_ready())).cause.details == {"needed": 4, "exist": 2}
     assert _acts(UNKNOWN[0][0])[-1] == "Administrator: start KAI's binder again."
 
 
