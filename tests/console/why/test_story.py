@@ -142,8 +142,7 @@ def test_a_running_pod_with_figures_and_a_flag() -> None:
 
 def test_evictions_of_earlier_pods_name_the_evictor() -> None:
     pod = make_pod(name="train-74999dfcb-zqtz5", metadata=OWNED)
-    # The last one is a sibling of the present pod.
-    ages = {"train-74999dfcb-mt7l7": 200, "train-74999dfcb-66f7j": 190, "train-74999dfcb-bbbbb": 10}
+    ages = {"train-74999dfcb-mt7l7": 200, "train-74999dfcb-66f7j": 190}
     words = "Pod {}/{} was preempted by workload other/pg-llm-{}.\nsecret uses <GPU: 3>"
     events = [
         _of_group("Evict", words.format(NAMESPACE, name, age), f"pg-{name}-{GROUP[-36:]}", age=age)
