@@ -10,7 +10,6 @@ from console.why.target import (
     may_concern,
     owner_kind,
     parse_target,
-    workload_of,
 )
 from kube.kinds import ObjectOwner
 
@@ -105,11 +104,6 @@ def test_only_generated_names_belong_to_an_owner(name: str, owner: str, kind: st
 )
 def test_a_group_concerns_its_own_workload(group: str, target: NamedObject, expected: bool) -> None:
     assert may_concern(group, target) is expected
-
-
-def test_the_workload_is_in_the_name_of_a_group() -> None:
-    assert workload_of(f"pg-train-large-{_UID}") == ("train-large", _UID)
-    assert workload_of("llm") == ("llm", "")  # made by hand
 
 
 @pytest.mark.parametrize(
