@@ -127,21 +127,6 @@ def test_a_refusal_takes_away_its_own_figure_and_nothing_else(chain, clock, call
         assert flagged[("train", A, "over-share")] == 0
 
 
-@pytest.mark.parametrize("code", [NO_PERMISSION, NOT_SUPPORTED, FUNCTION_NOT_FOUND, UNKNOWN])
-@pytest.mark.parametrize("call", ["nvmlInit", "nvmlDeviceGetCount"])
-def test_without_these_calls_there_is_no_gpu(chain, clock, call: str, code: int) -> None:
-    made, answers = chain(f"fail {call} - {code}")
-    for _ in range(3):
-        series = made.sample()
-        assert not present_figures(series)
-        assert problems(series) == {("nvml", "")}
-        assert made.readings[-1].restart_may_help is (code == UNKNOWN)
-        clock.now += 5
-    answers.show()
-    clock.now += 60
-    assert present_figures(made.sample()) >= EVERYTHING - {"flagged"}
-
-
 def test_a_gpu_of_unknown_memory_is_no_reason_to_initialise_again(chain, clock) -> None:
     """GB10 says NotSupported, a MIG GPU NoPermission to an unprivileged container: on every GPU, for ever."""
     for code in (NO_PERMISSION, NOT_SUPPORTED):

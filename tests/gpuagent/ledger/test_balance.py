@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.gpus.gpu_reading import Gpu, GpuProcess, MigInstance
+from gpuagent.gpus.gpu_reading import GpuProcess, MigInstance
 from gpuagent.ledger.balance import build_snapshot
 from gpuagent.ledger.snapshot import GpuAccount, Snapshot
 from gpuagent.problems import Cause, Problem
@@ -294,33 +294,3 @@ def test_sums_balance_and_an_unknown_amount_affects_only_its_own_sums(
         None if None in hosts else sum(used_bytes or 0 for used_bytes in hosts),
         None if None in everything else 20 * GIB - sum(used_bytes or 0 for used_bytes in everything),
     )
-
-
-@given(
-    st.integers(0, 1 << 40),
-    st.lists(st.sampled_from([A, B, "GPU-made-up", "", "MIG-1"]), unique=True),
-    st.booleans(),
-    names,
-)
-def test_the_share_of_a_neighbour_changes_no_figure_of_another_pod(
-    share: int, gpus: list[str], asks: bool, group: str
-) -> None:
-    """A tenant may write anything on its own pod; its claim comes out as anything."""
-    own = pod("spoof", labels={"runai-gpu-group": group})
-    spoof = pod_share("spoof", share, gpus=gpus, pod=own, has_share=asks, groups=(group,))
-    devices: tuple[Gpu, ...] = (gpu((10, GIB), (11, MIB)), gpu((12, 3 * MIB), uuid=B, index=1))
-    origins = {10: in_pod("train"), 11: in_pod("spoof"), 12: in_pod("serve")}
-    honest = pod_share("spoof", pod=own)
-    with_spoof, without = (
-        snapshot_of(sample(*devices, origins=origins), TRAIN, SERVE, each) for each in (spoof, honest)
-    )
-
-    def others(snapshot: Snapshot) -> list[object]:
-        return [
-            *(h for h in snapshot.holdings if h.pod_share.pod.name != "spoof"),
-            *(c for c in snapshot.pod_shares if c.pod.name != "spoof"),
-            *((a.host_bytes, a.unattributed_bytes) for a in snapshot.gpus),
-            snapshot.problems,
-        ]
-
-    assert others(with_spoof) == others(without)

@@ -1,6 +1,6 @@
 """Flags over time: raised, cleared, dropped, and suspended."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -13,7 +13,7 @@ from gpuagent.ledger.slack import Slack
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause, Problem
 from gpuagent.shares.pod_share import Amount, PodShare, ShareSource
-from gpuagent.verdicts.flag_reasons import FROM_KAI_RECORDS, FlagReason
+from gpuagent.verdicts.flag_reasons import FROM_KAI_RECORDS
 from gpuagent.verdicts.grounds import SMALL_BYTES
 from gpuagent.verdicts.messages import message
 from gpuagent.verdicts.verdict import Change
@@ -47,19 +47,6 @@ from tests.support.verdict_steps import (
 )
 
 
-def over_share(*steps: tuple[float, int | None], problems: Iterable[float] = ()) -> list[bool | None]:
-    """Return the state of `over-share` after each (time, used bytes); None where it is not judged.
-
-    Two samples after the first one make a grace.
-    """
-    by, seen = judge(interval=GRACE / 2), []
-    for at, used_bytes in steps:
-        bad = [Problem(Cause.TRUNCATED, A)] if at in tuple(problems) else []
-        verdicts, _ = by.judge(node(used_bytes, at=at, problems=bad))
-        seen.append(flags(verdicts).get("over-share@a"))
-    return seen
-
-
 def with_ended(used_bytes: int, *ended_bytes: int | None, at: float, uuid: str = A) -> Snapshot:
     """The pod `train`, and processes that ended between the driver's list and the look-up."""
     ended = dict(enumerate(ended_bytes, 100))
@@ -71,23 +58,6 @@ def with_ended(used_bytes: int, *ended_bytes: int | None, at: float, uuid: str =
 
 
 CLEAN = {"over-share@a": False, "share-changed@a": False, "no-reservation@a": False}
-
-
-@pytest.mark.parametrize(
-    ("steps", "expected"),
-    [
-        pytest.param([(0, OVER), (1, OVER), (2, OVER)], [False, False, True], id="short gaps count an interval"),
-        pytest.param([(0, OVER), (5, OVER), (10, OVER), (15, WITHIN), (20, WITHIN)], [False, False, True, True, False], id="cleared in the second sample within"),
-        pytest.param([(0, OVER), (5, OVER), (10, OVER), (15, WITHIN), (20, BETWEEN), (25, WITHIN), (30, WITHIN)], [False, False, True, True, True, True, False], id="the two must be in a row"),
-        pytest.param([(0, OVER), (5, OVER), (10, BETWEEN), (15, OVER)], [False, False, False, True], id="in the slack the balance stays"),
-        pytest.param([(0, OVER), (5, OVER), (10, WITHIN), (15, OVER), (20, OVER)], [False, False, False, False, True], id="half of an interval within is subtracted"),
-        pytest.param([(0, OVER), (5, OVER), (10, OVER), (15, OVER), (20, OVER), (25, WITHIN), (30, WITHIN), (35, BETWEEN), (40, OVER)], [False, False, True, True, True, True, False, False, True], id="never above the grace, and clearing keeps the balance"),
-        pytest.param([(0, OVER), (5, OVER), (60, OVER), (65, OVER)], [False, False, False, True], id="nor does it take anything away"),
-        pytest.param([(0, OVER), (5, OVER), (10, OVER), (12, WITHIN), (40, WITHIN), (42, WITHIN)], [False, False, True, True, True, False], id="nor clean, a long break, clean"),
-    ],
-)  # fmt: skip
-def test_over_share_through_time(steps: list[tuple[float, int | None]], expected: list[bool | None]) -> None:
-    assert over_share(*steps) == expected
 
 
 @pytest.mark.parametrize(
@@ -106,19 +76,6 @@ def test_over_means_more_than_the_share_and_the_larger_slack(share: int, slack: 
         by = judge(slack=Slack.parse(slack))
         verdicts, _ = run(*(node(used_bytes, at=at, pod_share=small) for at in (0, 10)), by=by)
         assert flags(verdicts)["over-share@a"] is expected
-
-
-def test_each_change_is_one_transition() -> None:
-    _, transitions = run(
-        *(node(h, at=t) for t, h in [(0, OVER), (10, OVER), (11, OVER), (12, 0), (13, 0), (14, 0)])
-    )
-    assert [(t.change, t.verdict.key.reason) for t in transitions] == [
-        (Change.FLAGGED, FlagReason.OVER_SHARE),
-        (Change.CLEARED, FlagReason.OVER_SHARE),
-    ]
-    verdict = transitions[0].verdict
-    assert (verdict.used_bytes, verdict.allowed_bytes) == (OVER, SHARE)
-    assert (verdict.since, verdict.gpu_index) == (0, 0)
 
 
 STRANGER = pod_share("train")

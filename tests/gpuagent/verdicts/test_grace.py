@@ -223,16 +223,6 @@ def test_a_pod_that_moves_its_memory_from_gpu_to_gpu_is_flagged(gpus: int, has_s
     assert any(verdict.is_flagged for verdict in verdicts.by_key.values())
 
 
-def test_being_within_on_one_gpu_while_over_on_another_flags_only_where_it_was_over() -> None:
-    made, by = pod_share("train", SHARE, gpus=(A, B)), judge(interval=2.0)
-    for at in range(0, 60, 2):
-        on_b = OVER if at == 10 else WITHIN
-        taken = sample(gpu((10, OVER)), gpu((11, on_b), uuid=B, index=1), at=at, origins=dict.fromkeys((10, 11), in_pod("train")))  # fmt: skip
-        verdicts, _ = by.judge(snapshot_of(taken, made))
-    is_flagged = flags(verdicts)
-    assert (is_flagged["over-share@a"], is_flagged["over-share@b"]) == (True, False)
-
-
 def test_a_grace_that_is_shortened_and_lengthened_again_takes_nothing_off_the_balance() -> None:
     """A tenant of a vCluster may ask for a shorter grace than the host's, and take the wish back."""
     by, own = Judge(grace=1000, interval=10, longest_gap=15), {uid_of("train"): 5.0}
