@@ -10,7 +10,6 @@ import webhook.cli
 from kube.client import KubeClient
 from tests.support.api_server import ApiServer
 from tests.support.followed_namespaces import following, namespace, serve_namespaces, source
-from tests.support.pods import gpu_container, pod
 from tests.support.waiting import until
 from tests.support.webhook_server import namespace_review, running_webhook
 from webhook.metrics import Metrics
@@ -118,29 +117,3 @@ async def test_labels_that_are_not_refused_are_warned_about(tmp_path: Path) -> N
         assert [len(warning) <= 120 for warning in response["warnings"]] == [True] * 8
         series = '{action="admitted",reason="label-invalid",webhook="validate-namespaces"}'
         assert await webhook.figure("kaishare_webhook_requests_total" + series) == 2
-
-
-@pytest.mark.parametrize(
-    ("option", "action", "status", "kind"),
-    [
-        ("default", "injected", 1, "error"),
-        ("observe", "observed", 0, "warning"),
-        ("off", "skipped", 0, "warning"),
-    ],
-)
-def test_explain_knows_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, action: str, status: int, kind: str
-) -> None:
-    train = pod(gpu_container(), metadata={"name": "train", "namespace": "vision"})
-    vision = {"kind": "Namespace", **namespace("vision", gpu_fraction="0.5")}
-    for name, document in (("pod", train), ("namespaces", vision)):
-        (tmp_path / f"{name}.json").write_text(json.dumps(document))
-    files = f"-f {tmp_path}/pod.json --policies {tmp_path}/namespaces.json"
-    command = ["explain", *files.split(), "-o", "json", "--default-mode", option]
-    assert console.cli.main(command) == 0
-    (explained,) = json.loads(capsys.readouterr().out)
-    assert (explained["action"], bool(explained["patch"])) == (action, option == "default")
-    assert console.cli.main([*command, "-n", "vision", "--label", "kaishare.dev/gpu-fraction=2"]) == status
-    out, err = capsys.readouterr()
-    assert err.startswith(f'kaishare: {kind}: namespace vision: kaishare.dev/gpu-fraction: "2"')
-    assert json.loads(out)[0]["policyProblems"]

@@ -171,24 +171,6 @@ def test_a_malformed_pod_is_one_line_and_the_rest_goes_on(tmp_path: Path) -> Non
     ]  # fmt: skip
 
 
-def test_many_malformed_pods_are_few_lines(tmp_path: Path) -> None:
-    bad = [pod(f"bad-{number}", number, annotations={"a": 1}) for number in range(50)]
-    source = Source(tmp_path / "pods.json", text(*bad))
-    assert len(source.warnings) == 21
-    assert source.warnings[-1]["more"] == 30
-
-
-async def test_a_pod_that_leaves_the_file_is_remembered_as_ended(source: Source) -> None:
-    async with source.running():
-        gone = source.pods.inventory
-        assert gone is not None
-        assert not gone.ended
-        source.path.write_text(text())
-        await source.until(lambda: source.names == [])
-        assert source.pods.inventory is not None
-        assert source.pods.inventory.ended.keys() == gone.pods.keys()
-
-
 def cut_off(path: Path) -> None:
     path.write_text('{"kind": "PodList", "items": [')
 
