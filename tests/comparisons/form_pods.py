@@ -151,21 +151,8 @@ def _directed(chance: random.Random) -> list[tuple[int, Json]]:
     """Return pods, and how often each is chosen."""
     pick = chance.choice
     sizes = (
-        "train",
-        "serve",
-        "s-2",
-        "n00",
-        "n01",
-        "n01",
-        "n01",
-        "n02",
-        "n03",
-        "n15",
-        "n16",
-        "none-such",
-        "x" * 41,
-        "a.b",
-    )
+        "train", "serve", "s-2", "n00", "n01", "n01", "n01", "n02", "n03", "n15", "n16", "none-such", "x" * 41, "a.b",
+    )  # fmt: skip
     shares = (
         (keys.GPU_FRACTION, "0.5"), (keys.GPU_FRACTION, "0.25"), (keys.GPU_MEMORY, "2000"), (keys.GPU_MEMORY, "8192"),
     )  # fmt: skip

@@ -68,13 +68,8 @@ def cases(folder: Path, server: ObjectServer) -> Iterator[tuple[str, Any]]:
     with prometheus_server.prometheus(folder, {}) as running:
         for question in _QUESTIONS:
             options = (
-                *question[1:],
-                "--prometheus",
-                running.url,
-                "--kubeconfig",
-                str(server.kubeconfig),
-                *_RANGE,
-            )
+                *question[1:], "--prometheus", running.url, "--kubeconfig", str(server.kubeconfig), *_RANGE,
+            )  # fmt: skip
             ended = product.run(
                 question[0], *options, home=folder, hide={running.url: "PROMETHEUS", server.server: "SERVER"}
             )

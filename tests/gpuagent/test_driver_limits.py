@@ -104,11 +104,8 @@ def unknown(cause: str, **given: Any) -> Row:
 
 DEVICES = "nvidia.com/container.main.gpus.devices"
 BY_VARIABLES: dict[str, Any] = {
-    "mode": None,
-    "annotations": SHARE,
-    "env": variables(4096, 8192),
-    "source": "variables",
-}
+    "mode": None, "annotations": SHARE, "env": variables(4096, 8192), "source": "variables",
+}  # fmt: skip
 OTHERS_VARIABLES = [
     {"name": "CUDA_DEVICE_MEMORY_LIMIT", "value": "8g"},
     {"name": "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "value": "0=8G"},
@@ -343,16 +340,10 @@ def test_one_call_a_cgroup_gpu_and_sample(limited: MakeNode, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("request_", "limit_", "expected"),
     [
-        ("1", "2", 2 * MIB),
-        ("2", "2", 2 * MIB),
-        ("3", "2", None),
-        ("", "2", None),
-        ("1", "2.5", None),
-        ("1", "-2", None),
-        ("²", "2", None),
-        ("1", "9" * 20, None),
+        ("1", "2", 2 * MIB), ("2", "2", 2 * MIB), ("3", "2", None), ("", "2", None), ("1", "2.5", None),
+        ("1", "-2", None), ("²", "2", None), ("1", "9" * 20, None),
     ],
-)
+)  # fmt: skip
 def test_the_toolkit_wants_two_numbers_of_mebibytes(request_: str, limit_: str, expected: int | None) -> None:
     named = {"NVIDIA_GPU_MEMORY_REQUEST": request_, "NVIDIA_GPU_MEMORY_LIMIT": limit_}
     assert variables_limit(named) == expected

@@ -62,11 +62,8 @@ def _training(
         for name, count in replicas.items()
     }
     return {
-        "apiVersion": version,
-        "kind": kind,
-        "metadata": {"name": NAME, "namespace": NAMESPACE},
-        "spec": {key: specs},
-    }
+        "apiVersion": version, "kind": kind, "metadata": {"name": NAME, "namespace": NAMESPACE}, "spec": {key: specs},
+    }  # fmt: skip
 
 
 def _labels(controller: str, kind: str, index: int, *, is_master: bool) -> dict[str, str]:

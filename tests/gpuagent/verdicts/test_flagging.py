@@ -63,13 +63,10 @@ CLEAN = {"over-share@a": False, "share-changed@a": False, "no-reservation@a": Fa
 @pytest.mark.parametrize(
     ("share", "slack", "still_fine"),
     [
-        (SHARE, "256Mi,5%", SHARE + SHARE // 20),
-        (GIB, "256Mi,5%", GIB + 256 * MIB),
-        (GIB, "0,0%", GIB),
-        (GIB + 7, "0,10%", GIB + 7 + (GIB + 7) // 10),
-        (0, "256Mi,5%", 256 * MIB),
+        (SHARE, "256Mi,5%", SHARE + SHARE // 20), (GIB, "256Mi,5%", GIB + 256 * MIB), (GIB, "0,0%", GIB),
+        (GIB + 7, "0,10%", GIB + 7 + (GIB + 7) // 10), (0, "256Mi,5%", 256 * MIB),
     ],
-)
+)  # fmt: skip
 def test_over_means_more_than_the_share_and_the_larger_slack(share: int, slack: str, still_fine: int) -> None:
     small = pod_share("train", 1, shares={A: Amount(share, ShareSource.ANNOTATION)})
     for used_bytes, expected in ((still_fine, False), (still_fine + 1, True)):
@@ -214,12 +211,8 @@ def test_a_flag_that_no_longer_applies_is_dropped_not_cleared(after: Snapshot, c
 @pytest.mark.parametrize(
     ("pod_share", "used_bytes", "is_flagged"),
     [
-        (LIMITED, OVER, True),
-        (LIMITED, BETWEEN, True),
-        (LIMITED, WITHIN, False),
-        (UNRESOLVED, OVER, True),
-        (UNRESOLVED, WITHIN, False),
-        (UNSIZED, OVER, True),
+        (LIMITED, OVER, True), (LIMITED, BETWEEN, True), (LIMITED, WITHIN, False), (UNRESOLVED, OVER, True),
+        (UNRESOLVED, WITHIN, False), (UNSIZED, OVER, True),
         (pod_share("train", SHARE, shares={}, gpus=(B,)), OVER, True),
         (pod_share("train", SHARE, shares={}, gpus=(B,)), 0, False),
     ],
@@ -241,21 +234,16 @@ def test_a_flag_stands_until_the_pod_is_within_the_share_that_it_was_flagged_for
 @pytest.mark.parametrize(
     ("problem", "left"),
     [
-        (Problem(Cause.TRUNCATED, A), {"other"}),
-        (Problem(Cause.PROC_DENIED, A), {"other"}),
-        (Problem(Cause.GARBAGE, A), {"other"}),
-        (Problem(Cause.NEGATIVE_UNATTRIBUTED, A), {"other"}),
-        (Problem(Cause.NVML, A), {"other"}),
-        (Problem(Cause.MEMORY_UNKNOWN, A), {"train", "other"}),
-        (Problem(Cause.PID_NAMESPACE), set()),
-        (Problem(Cause.PODS_STALE), set()),
-        (Problem(Cause.SAMPLE_STALE), set()),
-        (Problem(Cause.NVML), set()),
+        (Problem(Cause.TRUNCATED, A), {"other"}), (Problem(Cause.PROC_DENIED, A), {"other"}),
+        (Problem(Cause.GARBAGE, A), {"other"}), (Problem(Cause.NEGATIVE_UNATTRIBUTED, A), {"other"}),
+        (Problem(Cause.NVML, A), {"other"}), (Problem(Cause.MEMORY_UNKNOWN, A), {"train", "other"}),
+        (Problem(Cause.PID_NAMESPACE), set()), (Problem(Cause.PODS_STALE), set()),
+        (Problem(Cause.SAMPLE_STALE), set()), (Problem(Cause.NVML), set()),
     ],
     ids=lambda value: (
         f"{value.cause} of {value.gpu_uuid[:5] or 'node'}" if isinstance(value, Problem) else None
     ),
-)
+)  # fmt: skip
 def test_a_problem_suspends_its_scope(problem: Problem, left: set[str]) -> None:
     others = (pod_share("other", GIB, gpus=(B,)), pod_share("lost", GIB, gpus=(), is_unresolved=True))
     verdicts, _ = run(node(WITHIN, *others, problems=[problem]))
@@ -336,14 +324,10 @@ def test_a_lower_bound_clears_no_flag_and_takes_nothing_off_a_balance() -> None:
 @pytest.mark.parametrize(
     ("ended", "is_clean"),
     [
-        ((), True),
-        ((SHARE // 2,), True),
-        ((SHARE // 2, SHARE // 2), False),
-        ((2 * SHARE,), False),
-        ((None,), False),
+        ((), True), ((SHARE // 2,), True), ((SHARE // 2, SHARE // 2), False), ((2 * SHARE,), False), ((None,), False),
     ],
     ids=["none", "within the share in any case", "two of them", "more than the share", "of unknown size"],
-)
+)  # fmt: skip
 def test_processes_that_ended_before_their_look_up_accuse_and_acquit_no_pod(
     ended: tuple[int | None, ...], is_clean: bool
 ) -> None:
@@ -377,19 +361,10 @@ def test_time_over_counts_flagged_or_not_and_only_where_it_was_seen() -> None:
     assert run(node(MIB))[0].over_seconds == {(uid_of("train"), A): 0.0}
     assert run(node(OVER, pod_share=LIMITED))[0].over_seconds == {}
     steps = [
-        (0, OVER, 0.0, 0.0),
-        (4, OVER, 4.0, 4.0),
-        (8, BETWEEN, 4.0, 4.0),
-        (12, OVER, 8.0, 8.0),
-        (14, WITHIN, 8.0, 6.0),
-        (25, OVER, 12.0, 10.0),
-        (29, None, 12.0, None),
-        (33, OVER, 16.0, 10.0),
-        (34, OVER, 20.0, 10.0),
-        (50, OVER, 20.0, 10.0),
-        (51, OVER, 24.0, 10.0),
-        (53, WITHIN, 24.0, 8.0),
-    ]
+        (0, OVER, 0.0, 0.0), (4, OVER, 4.0, 4.0), (8, BETWEEN, 4.0, 4.0), (12, OVER, 8.0, 8.0),
+        (14, WITHIN, 8.0, 6.0), (25, OVER, 12.0, 10.0), (29, None, 12.0, None), (33, OVER, 16.0, 10.0),
+        (34, OVER, 20.0, 10.0), (50, OVER, 20.0, 10.0), (51, OVER, 24.0, 10.0), (53, WITHIN, 24.0, 8.0),
+    ]  # fmt: skip
     for at, used_bytes, expected, balance in steps:
         verdicts, _ = by.judge(node(used_bytes, at=at))
         assert verdicts.over_seconds == {(uid_of("train"), A): expected}, at
