@@ -191,13 +191,10 @@ def test_mig_devices_have_their_own_processes(driven):
     parts = (("MIG-1", 5, 1, 100), ("MIG-2", 10, 2, 101))
     assert first.instances == tuple(
         MigInstance(
-            uuid=uuid,
-            total_bytes=total * GIB,
-            used_bytes=used * GIB,
-            processes=(GpuProcess(pid, used * GIB),),
+            uuid=uuid, total_bytes=total * GIB, used_bytes=used * GIB, processes=(GpuProcess(pid, used * GIB),),
         )
         for uuid, total, used, pid in parts
-    )
+    )  # fmt: skip
     assert not second.mig
     assert gpus.errors == {}
 
