@@ -35,9 +35,7 @@ PROCESSES: dict[tuple[str, int], dict[int, int]] = {
     (B, 108): {COMPUTE: 4_000 * MIB + 10}, (B, 109): {COMPUTE: 600 * MIB + 11}, (B, 110): {COMPUTE: 257 * MIB},
     (B, 111): {COMPUTE: 2 * MIB},
 }  # fmt: skip
-OWNERS = {
-    101: TRAIN, 102: TRAIN, 103: SERVE, 104: TWO, 107: TWO, 108: LIMITED, 109: LIMITED, 110: STRAY, 111: RESERVE_B,
-}  # fmt: skip
+OWNERS = {101: TRAIN, 102: TRAIN, 103: SERVE, 104: TWO, 107: TWO, 108: LIMITED, 109: LIMITED, 110: STRAY, 111: RESERVE_B}  # fmt: skip
 HOST_PID = 105
 
 

@@ -103,9 +103,7 @@ def unknown(cause: str, **given: Any) -> Row:
 
 
 DEVICES = "nvidia.com/container.main.gpus.devices"
-BY_VARIABLES: dict[str, Any] = {
-    "mode": None, "annotations": SHARE, "env": variables(4096, 8192), "source": "variables",
-}  # fmt: skip
+BY_VARIABLES: dict[str, Any] = {"mode": None, "annotations": SHARE, "env": variables(4096, 8192), "source": "variables"}  # fmt: skip
 OTHERS_VARIABLES = [
     {"name": "CUDA_DEVICE_MEMORY_LIMIT", "value": "8g"},
     {"name": "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "value": "0=8G"},

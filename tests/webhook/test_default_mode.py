@@ -53,9 +53,7 @@ async def test_a_reloaded_file_keeps_the_default_mode(tmp_path: Path) -> None:
     file.write_text(json.dumps({"kind": "Namespace", **namespace("team-a")}))
     policies = FilePolicies(file, default_mode=Mode.OBSERVE)
     await policies._reload({**policies._metadata, "team-b": policies._metadata["team-a"]})
-    assert {name: policy.mode for name, policy in policies.all().items()} == {
-        "team-a": Mode.OBSERVE, "team-b": Mode.OBSERVE,
-    }  # fmt: skip
+    assert {name: policy.mode for name, policy in policies.all().items()} == {"team-a": Mode.OBSERVE, "team-b": Mode.OBSERVE}  # fmt: skip
 
 
 async def test_policies_of_a_cluster_have_it_without_requests(server: ApiServer, client: KubeClient) -> None:

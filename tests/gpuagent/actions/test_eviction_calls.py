@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import random
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -17,7 +16,6 @@ from gpuagent.actions.evictor import ClusterCalls
 from kai.kaishare_keys import EVICTED_OWNER
 from kube.answers import ApiError, Unreachable
 from kube.client import KubeClient
-from service.backoff import TokenBucket
 from tests.support.api_server import ApiServer, refuses, says
 from tests.support.evaluations import RULES
 from tests.support.samples import pod
@@ -40,25 +38,6 @@ def past(*ages: float) -> list[PastEviction]:
 )  # fmt: skip
 def test_a_budget_after_a_restart(budget: Budget, ages: tuple[float, ...], remaining: float) -> None:
     assert remaining_evictions(budget, past(*ages)) == pytest.approx(remaining)
-
-
-def test_a_restart_never_leaves_more_than_an_agent_without_a_restart() -> None:
-    chance = random.Random(1)
-    for _ in range(2000):
-        budget = Budget(chance.randint(1, 5), chance.choice([60, 600, 3600, 20000]))
-        clock = [0.0]
-        bucket = TokenBucket(
-            per_second=budget.per_second, burst=budget.evictions, clock=lambda clock=clock: clock[0]
-        )
-        evicted_at = []
-        for _ in range(chance.randint(0, 40)):
-            clock[0] += chance.expovariate(1 / 300)
-            if chance.random() < 0.8 and bucket.take():
-                evicted_at.append(clock[0])
-        left = remaining_evictions(budget, past(*(clock[0] - at for at in evicted_at)))
-        while left >= 1:
-            assert bucket.take()
-            left -= 1
 
 
 class Events:

@@ -170,15 +170,6 @@ async def answers(desk: Desk, session: aiohttp.ClientSession, *paths: str) -> li
         await desk.port.stop()
 
 
-async def test_the_agent_is_ready_whatever_the_driver_says(session: aiohttp.ClientSession) -> None:
-    """A node whose driver does not answer must not hold up the update of the other agents."""
-    desk = Desk()
-    assert await answers(desk, session, "/readyz") == [(200, "ok\n")]
-    desk.take(sample(at=5, problems=[Problem(Cause.NVML, "", "the driver is not loaded")]))
-    desk.now = 33
-    assert await answers(desk, session, "/readyz") == [(200, "ok\n")]
-
-
 async def test_the_server_answers_its_paths_and_others_in_one_line(session: aiohttp.ClientSession) -> None:
     desk = Desk()
     assert await answers(desk, session, "/healthz") == [(200, "ok\n")]

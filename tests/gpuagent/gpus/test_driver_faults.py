@@ -48,9 +48,7 @@ _SOON_SECONDS: Final = 30.0
 _OUTSIDE_MIG: Final = "4294967295 4294967295"
 _HUGE: Final = (1 << 32) - 1
 
-NODE_CALLS: Final = (
-    "nvmlInit", "nvmlSystemGetDriverVersion", "nvmlDeviceGetCount", "nvmlEventSetCreate", "nvmlEventSetFree",
-)  # fmt: skip
+NODE_CALLS: Final = ("nvmlInit", "nvmlSystemGetDriverVersion", "nvmlDeviceGetCount", "nvmlEventSetCreate", "nvmlEventSetFree")  # fmt: skip
 GPU_CALLS: Final = (
     "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo",
     "nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses",
@@ -64,14 +62,10 @@ SENSORS: Final = {
     "nvmlDeviceGetUtilizationRates": 37, "nvmlDeviceGetTemperature": 61, "nvmlDeviceGetPowerUsage": 142_500,
     "nvmlDeviceGetEnforcedPowerLimit": 300_000,
 }  # fmt: skip
-TRUE_SENSORS: Final = {
-    "utilization_ratio": 0.37, "temperature_celsius": 61, "power_watts": 142.5, "power_limit_watts": 300.0,
-}  # fmt: skip
+TRUE_SENSORS: Final = {"utilization_ratio": 0.37, "temperature_celsius": 61, "power_watts": 142.5, "power_limit_watts": 300.0}  # fmt: skip
 XIDS: Final = (13, 31, 48, 79)
 BLOCKS, GONE, NOT_LOADED, REPLACED = -1, 15, 9, 18
-CODES: Final = (
-    BLOCKS, 1, 2, 3, 4, 6, 7, NOT_LOADED, 10, 12, 13, GONE, 16, 17, REPLACED, 25, 27, 28, 999, 12345, -7,
-)  # fmt: skip
+CODES: Final = (BLOCKS, 1, 2, 3, 4, 6, 7, NOT_LOADED, 10, 12, 13, GONE, 16, 17, REPLACED, 25, 27, 28, 999, 12345, -7)  # fmt: skip
 _MISSING: Final = frozenset({3, 13, 25})
 """Codes that say that a driver does not have a call. A process that only such a list has is not known."""
 

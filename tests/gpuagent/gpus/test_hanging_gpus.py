@@ -277,19 +277,6 @@ def test_without_threads_no_gpu_responds_until_they_start_again(driven, clock, r
     assert [gpu.uuid for gpu in gpus.read().gpus] == [A, B]
 
 
-def test_a_driver_that_cannot_be_asked_for_the_number_of_gpus_keeps_those_that_answer(
-    driven, clock, refused: set[str]
-) -> None:
-    gpus, _ = driven(node())
-    gpus.read()
-    gpus._node_call.stop()
-    refused.add("driver")
-    for _ in range(2):
-        clock.now += 60
-        assert [gpu.uuid for gpu in gpus.read().gpus] == [A, B]
-    refused.clear()
-
-
 def test_owners_are_unknown_in_a_sample_in_which_the_look_up_does_not_start(refused: set[str]) -> None:
     def look_up(_reading: object, *, began: int | None = None) -> Lookup:
         return {10: Origin(result=LookupResult.HOST)}, ()

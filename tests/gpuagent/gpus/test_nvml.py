@@ -190,9 +190,7 @@ def test_mig_devices_have_their_own_processes(driven):
     assert first.processes == ()  # the driver lists them for the whole GPU too
     parts = (("MIG-1", 5, 1, 100), ("MIG-2", 10, 2, 101))
     assert first.instances == tuple(
-        MigInstance(
-            uuid=uuid, total_bytes=total * GIB, used_bytes=used * GIB, processes=(GpuProcess(pid, used * GIB),),
-        )
+        MigInstance(uuid=uuid, total_bytes=total * GIB, used_bytes=used * GIB, processes=(GpuProcess(pid, used * GIB),))
         for uuid, total, used, pid in parts
     )  # fmt: skip
     assert not second.mig

@@ -168,9 +168,7 @@ def test_two_reservation_pods_that_disagree_are_both_ignored() -> None:
 
 
 def test_bind_requests() -> None:
-    full = {
-        "pod_uid": uid(1), "portion": "0.50", "count": 2, "groups": (GROUP_0, GROUP_1), "resource_type": "Fraction",
-    }  # fmt: skip
+    full = {"pod_uid": uid(1), "portion": "0.50", "count": 2, "groups": (GROUP_0, GROUP_1), "resource_type": "Fraction"}  # fmt: skip
     document = bind_request(groups=(GROUP_0, GROUP_1))
     assert inventory(document).bind_requests == {("research", "half"): BindRequest(**full)}
     del document["metadata"]["ownerReferences"]

@@ -240,9 +240,7 @@ def test_a_flag_stands_until_the_pod_is_within_the_share_that_it_was_flagged_for
         (Problem(Cause.PID_NAMESPACE), set()), (Problem(Cause.PODS_STALE), set()),
         (Problem(Cause.SAMPLE_STALE), set()), (Problem(Cause.NVML), set()),
     ],
-    ids=lambda value: (
-        f"{value.cause} of {value.gpu_uuid[:5] or 'node'}" if isinstance(value, Problem) else None
-    ),
+    ids=lambda value: (f"{value.cause} of {value.gpu_uuid[:5] or 'node'}" if isinstance(value, Problem) else None),
 )  # fmt: skip
 def test_a_problem_suspends_its_scope(problem: Problem, left: set[str]) -> None:
     others = (pod_share("other", GIB, gpus=(B,)), pod_share("lost", GIB, gpus=(), is_unresolved=True))
@@ -323,9 +321,7 @@ def test_a_lower_bound_clears_no_flag_and_takes_nothing_off_a_balance() -> None:
 
 @pytest.mark.parametrize(
     ("ended", "is_clean"),
-    [
-        ((), True), ((SHARE // 2,), True), ((SHARE // 2, SHARE // 2), False), ((2 * SHARE,), False), ((None,), False),
-    ],
+    [((), True), ((SHARE // 2,), True), ((SHARE // 2, SHARE // 2), False), ((2 * SHARE,), False), ((None,), False)],
     ids=["none", "within the share in any case", "two of them", "more than the share", "of unknown size"],
 )  # fmt: skip
 def test_processes_that_ended_before_their_look_up_accuse_and_acquit_no_pod(

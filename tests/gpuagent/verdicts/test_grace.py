@@ -167,9 +167,7 @@ def test_reasons_without_an_amount_have_a_balance_too() -> None:
     """Over is what holds more than a context, or has no reservation; all else is within."""
     small, large = SMALL_BYTES, SMALL_BYTES + 1
     by = judge(interval=4.0)
-    steps = [
-        (0, large, B), (4, large, B), (6, small, B), (8, 0, A), (10, large, B), (14, large, B), (16, large, B),
-    ]  # fmt: skip
+    steps = [(0, large, B), (4, large, B), (6, small, B), (8, 0, A), (10, large, B), (14, large, B), (16, large, B)]  # fmt: skip
     verdicts = [
         by.judge(node(used_bytes, at=at, uuid=uuid))[0].by_key.get(FOREIGN) for at, used_bytes, uuid in steps
     ]

@@ -288,9 +288,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
 """)
     ranges = [[{"subnet": _PODS}]]
     ipam = {"type": "host-local", "dataDir": "/run/ipam", "ranges": ranges, "routes": [{"dst": "0.0.0.0/0"}]}
-    bridge = {
-        "type": "bridge", "bridge": "cni0", "isGateway": True, "ipMasq": True, "hairpinMode": True, "ipam": ipam,
-    }  # fmt: skip
+    bridge = {"type": "bridge", "bridge": "cni0", "isGateway": True, "ipMasq": True, "hairpinMode": True, "ipam": ipam}  # fmt: skip
     network = {"cniVersion": "0.4.0", "name": "node", "plugins": [bridge]}
     (folder / "cni" / "10-node.conflist").write_text(json.dumps(network))
     server, ca = f"https://{_GATEWAY}:{plane.port}", folder / "ca.crt"

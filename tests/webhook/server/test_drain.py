@@ -117,15 +117,6 @@ async def test_a_drain_ends_without_new_connections_or_after_three_times_its_len
     assert recent.calls == times + 1 or math.isinf(times)
 
 
-async def test_a_running_drain_ends_at_once_on_the_stop_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("webhook.serve._LONGEST_DRAIN", 1000)
-    stop, recent = asyncio.Event(), RecentConnections(math.inf)
-    waiting = asyncio.create_task(drained(recent, 0.05, stop))
-    await until(lambda: recent.calls > 1, "the drain goes on")
-    stop.set()
-    assert await asyncio.wait_for(waiting, 5)
-
-
 @pytest.mark.parametrize("is_finished", [True, False])
 async def test_reviews_in_flight_are_finished_within_a_limit_and_idle_connections_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_finished: bool
