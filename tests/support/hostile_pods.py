@@ -194,6 +194,7 @@ PODS: Final[Mapping[str, Kind]] = {
     "a long owner apiVersion": Kind(("Owner.apiVersion",), lambda size: pod(metadata={"ownerReferences": [{"apiVersion": "a/" * (size // 2), "kind": "Job", "name": "x"}]})),
     # spec
     "a long schedulerName": Kind(("Spec.schedulerName", "PodDocument.spec"), with_text("spec schedulerName")),
+    "a long nodeName": Kind(("Spec.nodeName",), with_text("spec nodeName")),
     "a long runtimeClassName": Kind(("Spec.runtimeClassName",), with_text("spec runtimeClassName")),
     "many node labels": Kind(("Spec.nodeSelector",), lambda size: pod(nodeSelector={f"nvidia.com/mig.{n:07}": "false" for n in range(size // 34)})),
     "many MIG products": Kind(("Spec.affinity",), lambda size: pod(affinity=_node_affinity(size))),

@@ -110,18 +110,6 @@ def test_the_grace_of_a_namespace_counts_and_its_invalid_label_is_logged_once() 
     assert [line["problem"] for line in desk.new_log_lines() if "problem" in line] == [problem]
 
 
-def test_a_stale_sample_is_logged_when_problems_are_logged() -> None:
-    desk = Desk()
-    desk.take(node())
-    desk.new_log_lines()
-    for now, expected in ((22.5, []), (23, ["problem appeared"]), (24, [])):
-        desk.now = now
-        desk.books.log_problems()
-        assert [line["message"] for line in desk.new_log_lines()] == expected
-    desk.take(node(at=25))
-    assert [line["message"] for line in desk.new_log_lines()] == ["problem gone"]
-
-
 def test_an_unreadable_value_is_logged_once_and_the_rest_counts() -> None:
     odd = pod("odd", annotations={keys.GPU_FRACTION: "half"})
     desk = Desk(inventory(TRAIN, odd))

@@ -34,7 +34,6 @@ from tests.support.verdict_steps import (
     SHARE,
     TRAIN,
     WITHIN,
-    flags,
     judge,
     node,
     run,
@@ -107,18 +106,6 @@ def test_no_rhythm_keeps_a_pod_from_its_flag(pattern: Iterator[int | None], flag
 )  # fmt: skip
 def test_a_pod_that_is_seldom_over_is_never_flagged(pattern: Iterator[int | None]) -> None:
     assert seconds_until_flagged(pattern, hours=4) is None
-
-
-@pytest.mark.parametrize("gap", [16.0, 3600.0])
-def test_an_agent_that_pauses_sometimes_keeps_the_balance(gap: float) -> None:
-    """As with a driver that hangs: no sample at all, not one without figures."""
-    by, at, flagged_after = usual(), 0.0, 0
-    for number in count():
-        at += gap if number % 20 == 19 else INTERVAL
-        if flags(by.judge(node(OVER, at=at))[0])["over-share@a"]:
-            flagged_after = number
-            break
-    assert flagged_after == 25, "24 intervals count, and the one that was not seen does not"
 
 
 def remembered(by: Judge) -> int:
