@@ -221,10 +221,6 @@ CASES: Final[Mapping[str, Case]] = {
         user=printing(_TOKEN, apiVersion="client.authentication.k8s.io/v1beta1"),
         line="its output is no ExecCredential of client.authentication.k8s.io/v1beta1",
     ),
-    "plugin with a certificate that is not PEM": Case(
-        user=printing({"clientCertificateData": "x", "clientKeyData": SECRET}),
-        line='user "u": client-certificate: no certificate with its unencrypted key',
-    ),
     "plugin that fails": Case(user=plugin("import sys; sys.exit('first\\nsecond')"), line="exit status 1: first second"),
     "plugin that does not exist": Case(
         user=plugin(command="kaishare-no-such-plugin", installHint="Install it.\nThen run it."),
@@ -247,10 +243,6 @@ CASES: Final[Mapping[str, Case]] = {
             "without a token": {"name": "oidc", "config": {"id-token": SECRET}},
         }.items()
     },
-    "auth-provider with a token of two lines": Case(
-        user={"token": None, "auth-provider": {"name": "oidc", "config": {"id-token": identity_token(_LINE)}}},
-        line="the token is not one line of ASCII text",
-    ),
     "namespace that no name is, where none is needed": Case(context={"namespace": "Team/A"}),
     "context that does not exist": Case(document={"current-context": "y"}, line='kubeconfig: no context "y"; contexts: x'),
     "context of the option that does not exist": Case(options=("--context", "z"), line='kubeconfig: no context "z"; contexts: x'),

@@ -145,6 +145,12 @@ def test_a_new_library_found_at_a_new_initialisation_asks_for_a_new_process(driv
         gpus.read()
 
 
+def test_a_gpu_without_a_uuid_is_a_failed_call(driven, clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus, _ = driven(node())
+    monkeypatch.setattr(gpus._driver, "uuid", lambda _handle: "")
+    assert (uuids(gpus), [lost.error for lost in gpus.read().lost]) == ([], ["Empty", "Empty"])
+
+
 BOTH = [gpu(0, A), gpu(1, B)]
 MOVED = [gpu(0, B), gpu(1, C), gpu(2, A), LOST]
 SEEN = ([A, B], (), [])

@@ -170,16 +170,6 @@ def test_a_list_of_impossible_length_takes_no_memory_and_no_other_figure(gpu, ca
     assert set(gpu.gpus.errors) == {(call, "Garbage")}
 
 
-@pytest.mark.parametrize("call", [OLDER, NEWER])
-def test_more_samples_than_there_was_room_for_are_not_read(gpu, call: str) -> None:
-    """The library has room for the number that it names first; a second number is larger."""
-    gpu.failures = [f"fail {OLDER} 0 {NOT_SUPPORTED}"] if call == NEWER else []
-    gpu.use((100, 70))
-    gpu.failures.append(f"lie {call} 0 4294967295 0")
-    assert gpu.after(5) == {}
-    assert set(gpu.gpus.errors) <= {(call, "Garbage")}
-
-
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND])
 def test_a_refusal_is_unknown_and_repeated_after_a_minute(gpu, code: int) -> None:
     gpu.failures = [f"fail {name} 0 {code}" for name in (OLDER, NEWER)]

@@ -171,6 +171,13 @@ def test_a_malformed_pod_is_one_line_and_the_rest_goes_on(tmp_path: Path) -> Non
     ]  # fmt: skip
 
 
+def test_many_malformed_pods_are_few_lines(tmp_path: Path) -> None:
+    bad = [pod(f"bad-{number}", number, annotations={"a": 1}) for number in range(50)]
+    source = Source(tmp_path / "pods.json", text(*bad))
+    assert len(source.warnings) == 21
+    assert source.warnings[-1]["more"] == 30
+
+
 def cut_off(path: Path) -> None:
     path.write_text('{"kind": "PodList", "items": [')
 

@@ -306,6 +306,13 @@ def test_without_the_node_object_the_reservation_pods_name_the_gpus(simulated: S
     assert not simulated.show().problems
 
 
+def test_more_pods_than_a_driver_lists_are_truncated(simulated: Simulated) -> None:
+    pods = [fraction(f"p{n}", n, "0.01", annotations={SIMULATE: "5%"}) for n in range(1001, 2001)]
+    reading = simulated.show(*HELD, *pods)
+    assert [problem.cause for problem in reading.problems] == [Cause.TRUNCATED]
+    assert len(simulated.source.look_up(reading)[0]) == 950
+
+
 def test_a_driver_that_is_loaded_later_ends_the_simulation(simulated: Simulated) -> None:
     assert simulated.show(*HELD).gpus
     (simulated.proc / "driver" / "nvidia").mkdir(parents=True)

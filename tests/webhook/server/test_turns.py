@@ -140,6 +140,21 @@ async def test_a_review_that_waits_for_longer_than_the_api_server_is_shed(
         assert await live.figure(SHED) == 1
 
 
+async def test_a_gone_clients_review_is_unanswered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with gated(tmp_path, monkeypatch) as (live, gate):
+        connection = await live.connect()
+        gate.close()
+        await connection.send(request(SMALL, WAITS))
+        await gate.waiting(1)
+        connection.close()
+        server = live.server and live.server._server
+        assert server is not None
+        await until(lambda: not server.table, "it is gone")
+        gate.open()
+        await gate.waiting(0)
+        assert not live.logged("decision")
+
+
 async def test_bodies_that_one_peer_does_not_finish_shed_no_body_of_another_peer(live: Live) -> None:
     assert live.server is not None
     live.server._intake = Intake(max_bodies=3)
