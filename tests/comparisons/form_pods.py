@@ -47,9 +47,12 @@ def _odd_pods(number: int, count: int) -> list[Json]:
 
     @seed(number)
     @settings(
-        max_examples=count, database=None, deadline=None, phases=[Phase.generate],
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+    )
     @given(pods(), st.integers(0, 1 << 30))
     def collect(pod: Json, _: int) -> None:
         if not _has_huge_amount(pod):

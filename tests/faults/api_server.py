@@ -121,9 +121,12 @@ def lost_connections(control: str, **options: Any) -> Case:
     A watch of the agent is renewed after 150 s of silence, before its pods count as old after 180 s. A watch of the
     webhook is renewed after 48 s. A request that was sent on such a connection takes 10 s."""
     return Case(
-        begin=lambda server: getattr(server.link, control)(), resets=False, contact_seconds=7.0,
-        recovers_within=WATCH_TIMING.silence + _RENEWAL, **options,
-    )  # fmt: skip
+        begin=lambda server: getattr(server.link, control)(),
+        resets=False,
+        contact_seconds=7.0,
+        recovers_within=WATCH_TIMING.silence + _RENEWAL,
+        **options,
+    )
 
 
 def every_second() -> Predicate:
@@ -490,10 +493,14 @@ async def running(plane: ControlPlane, other: ControlPlane, folder: Path) -> Asy
         hostile.account(tokens["agent"])
         agent = stack.enter_context(
             node.agent(
-                tokens["agent"], "--gpu-sharing-mode=NonMemoryEnforced", "--eviction", "on", is_forked=False,
+                tokens["agent"],
+                "--gpu-sharing-mode=NonMemoryEnforced",
+                "--eviction",
+                "on",
+                is_forked=False,
                 **clock.environment,
             )
-        )  # fmt: skip
+        )
         outage = Outage(hostile, admin, webhook, agent, node, clock, tokens, innocents)
         outage.hold(used)
         await outage.until(lambda: innocents.keys() <= outage.pods(), "the agent knows the pods")

@@ -227,9 +227,14 @@ def test_an_edit_changes_no_promise(limited: MakeNode, tmp_path: Path, is_restar
     if is_restarted:
         books = node.chain.books
         state = SavedState(
-            tmp_path, node="n", boot="b", judge=books.judge, share_resolver=books.share_resolver,
-            driver_limits=books.driver_limits, log=JsonLog(io.BytesIO()),
-        )  # fmt: skip
+            tmp_path,
+            node="n",
+            boot="b",
+            judge=books.judge,
+            share_resolver=books.share_resolver,
+            driver_limits=books.driver_limits,
+            log=JsonLog(io.BytesIO()),
+        )
         state.save()
         state._driver_limits = books.driver_limits = DriverLimits(SharingMode.NV_FRACTIONS)
         state.restore()

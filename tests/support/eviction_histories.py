@@ -333,10 +333,13 @@ class History:
 
         client: Any = self.client
         evictor = Evictor(
-            rules=RULES, budget=self.budget,
+            rules=RULES,
+            budget=self.budget,
             calls=ClusterCalls(client, node="node-a", rules=RULES, clock=loop.time, announce=announce),
-            sample_now=sample_now, log=JsonLog(io.BytesIO()), clock=loop.time,
-        )  # fmt: skip
+            sample_now=sample_now,
+            log=JsonLog(io.BytesIO()),
+            clock=loop.time,
+        )
         task = asyncio.create_task(evictor.run())
         while _now() < until:
             evaluate()

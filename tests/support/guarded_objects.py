@@ -152,7 +152,13 @@ async def edits(asker: Asker, item: Item, key: Key, value: str | None, user: str
         "JSON patch": await asker.send("PATCH", path, [operation], user=user, content_type=JSON_PATCH, dry_run=True),
         "strategic patch": await asker.send("PATCH", path, change, user=user, content_type=STRATEGIC, dry_run=True),
         "server-side apply": await asker.send(
-            "PATCH", path, applied, user=user, content_type=APPLY, dry_run=True, fieldManager="test",
+            "PATCH",
+            path,
+            applied,
+            user=user,
+            content_type=APPLY,
+            dry_run=True,
+            fieldManager="test",
             force="true",
         ),
     }  # fmt: skip

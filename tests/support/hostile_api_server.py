@@ -340,9 +340,12 @@ class HostileApiServer(Reachable):
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         seen = SeenRequest(
-            method=request.method, path=request.path, query=dict(request.query),
-            token=request.headers.get("Authorization", "").removeprefix("Bearer "), at=time.monotonic(),
-        )  # fmt: skip
+            method=request.method,
+            path=request.path,
+            query=dict(request.query),
+            token=request.headers.get("Authorization", "").removeprefix("Bearer "),
+            at=time.monotonic(),
+        )
         seen.fault = next((fault for when, fault in self._faults if when(seen)), None)
         self.requests.append(seen)
         try:

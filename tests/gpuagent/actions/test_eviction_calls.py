@@ -69,9 +69,13 @@ def events(server: ApiServer) -> Events:
 def calls_of(client: KubeClient, wall_clock: Callable[[], float] = time.time) -> ClusterCalls:
     """Return the calls of an evictor that announces no eviction."""
     return ClusterCalls(
-        client, node="node-a", rules=RULES, clock=time.monotonic,
-        announce=lambda _verdict, _evaluation: asyncio.sleep(0), wall_clock=wall_clock,
-    )  # fmt: skip
+        client,
+        node="node-a",
+        rules=RULES,
+        clock=time.monotonic,
+        announce=lambda _verdict, _evaluation: asyncio.sleep(0),
+        wall_clock=wall_clock,
+    )
 
 
 async def test_a_record_is_a_nodes_event_in_the_agents_namespace(events: Events, client: KubeClient) -> None:

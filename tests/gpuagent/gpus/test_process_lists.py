@@ -17,9 +17,12 @@ from gpuagent.gpus.process_lists import ProcessLists, merge
 from tests.support.scenarios import GIB, node, process
 
 entries = st.builds(
-    ListedProcess, st.integers(1, 6), st.none() | st.integers(0, 1 << 40), st.sampled_from([NO_INSTANCE, 1, 2]),
+    ListedProcess,
+    st.integers(1, 6),
+    st.none() | st.integers(0, 1 << 40),
+    st.sampled_from([NO_INSTANCE, 1, 2]),
     st.sampled_from([NO_INSTANCE, 0]),
-)  # fmt: skip
+)
 
 
 @given(st.lists(entries))

@@ -33,10 +33,13 @@ def mirror(name: str, number: int, hash_: str = HASH, *, is_mirror: bool = True)
 
 INDEX = PodIndex.from_inventory(
     inventory(
-        pod("a", 1, containerStatuses=statuses(LEAF)), pod("b", 2, containerStatuses=statuses(OTHER_LEAF)),
-        pod("done", 3, phase="Succeeded"), mirror("static", 4), reservation(number=900),
+        pod("a", 1, containerStatuses=statuses(LEAF)),
+        pod("b", 2, containerStatuses=statuses(OTHER_LEAF)),
+        pod("done", 3, phase="Succeeded"),
+        mirror("static", 4),
+        reservation(number=900),
     )
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(

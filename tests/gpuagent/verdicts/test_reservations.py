@@ -252,10 +252,14 @@ def hostile(draw: st.DrawFn) -> list[dict[str, Any]]:
         annotations = draw(st.dictionaries(annotation_keys, texts, max_size=6))
         name = f"p{number}"
         made = pod(
-            name, number, namespace=namespace, labels=labels, annotations=annotations,
+            name,
+            number,
+            namespace=namespace,
+            labels=labels,
+            annotations=annotations,
             phase=draw(st.sampled_from(["Running", "Pending", "Succeeded", "Unknown"])),
             containers=[{"name": "main", "resources": {"limits": draw(resources)}}],
-        )  # fmt: skip
+        )
         items.append(made)
         if draw(st.booleans()):
             portion = draw(texts)
