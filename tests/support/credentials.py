@@ -20,10 +20,13 @@ def write_service_account(folder: Path, *, token: str, ca: bytes, namespace: str
 
 def kubeconfig_of(cluster: Mapping[str, Any], user: Mapping[str, Any], **context: Any) -> dict[str, Any]:
     return {
-        "apiVersion": "v1", "kind": "Config", "clusters": [{"name": "c", "cluster": cluster}],
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": cluster}],
         "users": [{"name": "u", "user": user}],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u", **context}}], "current-context": "x",
-    }  # fmt: skip
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u", **context}}],
+        "current-context": "x",
+    }
 
 
 def write_kubeconfig(path: Path, *, server: str, ca_file: Path, token: str) -> Path:

@@ -45,13 +45,19 @@ KAI_ONLY: Final[tuple[Key, ...]] = (
 )
 """Keys of pods that users write neither at creation nor later."""
 FIXED: Final[tuple[Key, ...]] = (
-    ("annotations", "gpu-fraction"), ("annotations", "gpu-memory"), ("annotations", "gpu-fraction-num-devices"),
-    ("annotations", "gpu-fraction-container-name"), ("annotations", "gpu-fraction.limit"),
-    ("annotations", "gpu-memory.limit"), ("annotations", "nvidia.com/container.main.gpu-memory.request"),
-    ("annotations", "kai.scheduler/container.main.gpu-memory.portion.limit"), ("labels", "kai.scheduler/queue"),
-    ("labels", "kai.scheduler/node-pool"), ("labels", "kai.scheduler/preemptibility"),
+    ("annotations", "gpu-fraction"),
+    ("annotations", "gpu-memory"),
+    ("annotations", "gpu-fraction-num-devices"),
+    ("annotations", "gpu-fraction-container-name"),
+    ("annotations", "gpu-fraction.limit"),
+    ("annotations", "gpu-memory.limit"),
+    ("annotations", "nvidia.com/container.main.gpu-memory.request"),
+    ("annotations", "kai.scheduler/container.main.gpu-memory.portion.limit"),
+    ("labels", "kai.scheduler/queue"),
+    ("labels", "kai.scheduler/node-pool"),
+    ("labels", "kai.scheduler/preemptibility"),
     ("annotations", "kai.scheduler/segment-size"),
-)  # fmt: skip
+)
 """Keys of pods that users write at creation only."""
 FREE: Final[tuple[Key, ...]] = (
     ("labels", "kai.scheduler/task-priority"),

@@ -80,12 +80,19 @@ async def test_policies_of_a_cluster_have_it_without_requests(server: ApiServer,
 @pytest.mark.parametrize(
     ("default_mode", "named", "is_refused"),
     [
-        (Mode.DEFAULT, None, True), (Mode.DEFAULT, "default", True), (Mode.DEFAULT, "enforce", True),
-        (Mode.DEFAULT, "observe", False), (Mode.DEFAULT, "off", False), (Mode.OBSERVE, None, False),
-        (Mode.OFF, None, False), (Mode.OBSERVE, "default", True), (Mode.OFF, "enforce", True),
-        (Mode.OBSERVE, "enforced", False), (Mode.DEFAULT, "observed", True),
+        (Mode.DEFAULT, None, True),
+        (Mode.DEFAULT, "default", True),
+        (Mode.DEFAULT, "enforce", True),
+        (Mode.DEFAULT, "observe", False),
+        (Mode.DEFAULT, "off", False),
+        (Mode.OBSERVE, None, False),
+        (Mode.OFF, None, False),
+        (Mode.OBSERVE, "default", True),
+        (Mode.OFF, "enforce", True),
+        (Mode.OBSERVE, "enforced", False),
+        (Mode.DEFAULT, "observed", True),
     ],
-)  # fmt: skip
+)
 def test_the_effective_mode_refuses_labels(default_mode: Mode, named: str | None, is_refused: bool) -> None:
     labels = PolicyMetadata(BAD | ({MODE: named} if named else {}))
     for before in (PolicyMetadata({}), PolicyMetadata(QUEUE)):

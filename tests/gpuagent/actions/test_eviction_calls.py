@@ -30,12 +30,19 @@ def past(*ages: float) -> list[PastEviction]:
 @pytest.mark.parametrize(
     ("budget", "ages", "remaining"),
     [
-        (Budget(1, 600), (), 1), (Budget(1, 600), (0,), 0), (Budget(1, 600), (150,), 0.25),
-        (Budget(1, 600), (600,), 1), (Budget(1, 600), (1200, 150), 0.25), (Budget(3, 600), (10, 10), 1.05),
-        (Budget(3, 600), (0, 0, 0, 0, 0), 0), (Budget(1, 3600), (), 1), (Budget(1, 7200), (), 0.5),
-        (Budget(1, 7200), (KEPT_SECONDS + 1,), 0.5), (Budget(24, 24 * 3600), (1800,), 0.5),
+        (Budget(1, 600), (), 1),
+        (Budget(1, 600), (0,), 0),
+        (Budget(1, 600), (150,), 0.25),
+        (Budget(1, 600), (600,), 1),
+        (Budget(1, 600), (1200, 150), 0.25),
+        (Budget(3, 600), (10, 10), 1.05),
+        (Budget(3, 600), (0, 0, 0, 0, 0), 0),
+        (Budget(1, 3600), (), 1),
+        (Budget(1, 7200), (), 0.5),
+        (Budget(1, 7200), (KEPT_SECONDS + 1,), 0.5),
+        (Budget(24, 24 * 3600), (1800,), 0.5),
     ],
-)  # fmt: skip
+)
 def test_a_budget_after_a_restart(budget: Budget, ages: tuple[float, ...], remaining: float) -> None:
     assert remaining_evictions(budget, past(*ages)) == pytest.approx(remaining)
 
@@ -87,8 +94,12 @@ async def test_a_record_is_a_nodes_event_in_the_agents_namespace(events: Events,
     assert event["metadata"]["name"].startswith("node-a.")
     assert event["metadata"]["annotations"] == {EVICTED_OWNER: "digest"}
     assert event["involvedObject"] == {
-        "apiVersion": "v1", "kind": "Node", "namespace": "kaishare", "name": "node-a", "uid": "node-a",
-    }  # fmt: skip
+        "apiVersion": "v1",
+        "kind": "Node",
+        "namespace": "kaishare",
+        "name": "node-a",
+        "uid": "node-a",
+    }
     assert (event["related"]["namespace"], event["related"]["name"]) == ("team-a", "train")
     assert event["source"] == {"component": "kaishare-agent", "host": "node-a"}
     assert event["message"] == "pod team-a/train is evicted by its namespace's over-share policy"

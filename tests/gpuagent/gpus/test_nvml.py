@@ -105,12 +105,15 @@ def test_a_gpu_lost_before_the_agent_started_has_no_uuid_yet(driven, clock, faul
 @pytest.mark.parametrize(
     ("fault", "error", "is_of_gpus"),
     [
-        ("gpu-lost", "GpuIsLost", True), ("no-permission", "NoPermission", True),
-        ("blocked", "OperatingSystem", True), ("unknown-error", "Unknown", True),
-        ("driver-not-loaded", "DriverNotLoaded", False), ("not-ready", "NotReady", False),
+        ("gpu-lost", "GpuIsLost", True),
+        ("no-permission", "NoPermission", True),
+        ("blocked", "OperatingSystem", True),
+        ("unknown-error", "Unknown", True),
+        ("driver-not-loaded", "DriverNotLoaded", False),
+        ("not-ready", "NotReady", False),
         ("library-missing", "LibraryNotFound", False),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("begins", [0, 10], ids=["from the start", "later"])
 def test_while_no_gpu_responds_the_problem_concerns_the_node(driven, clock, fault, error, is_of_gpus, begins):
     places = [{"gpu": 0}, {"gpu": 1}] if is_of_gpus else [{}]

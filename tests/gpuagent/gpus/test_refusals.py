@@ -20,11 +20,16 @@ LISTS = tuple(f"nvmlDeviceGet{kind}RunningProcesses" for kind in ("Compute", "Gr
 LABEL = {keys.NODE_GPU_MEMORY: "16384"}
 MIG = ({"uuid": "MIG-1", "memory": "5Gi"}, {"uuid": "MIG-2", "memory": "10Gi"})
 FIGURES = {
-    "total": "gpu_memory_total_bytes", "used": "gpu_memory_used_bytes", "reserved": "gpu_memory_reserved_bytes",
-    "promised": "gpu_memory_promised_bytes", "host": "gpu_memory_host_bytes",
-    "unattributed": "gpu_memory_unattributed_bytes", "pod used": "pod_gpu_memory_used_bytes",
-    "share": "pod_gpu_memory_share_bytes", "flagged": "pod_flagged",
-}  # fmt: skip
+    "total": "gpu_memory_total_bytes",
+    "used": "gpu_memory_used_bytes",
+    "reserved": "gpu_memory_reserved_bytes",
+    "promised": "gpu_memory_promised_bytes",
+    "host": "gpu_memory_host_bytes",
+    "unattributed": "gpu_memory_unattributed_bytes",
+    "pod used": "pod_gpu_memory_used_bytes",
+    "share": "pod_gpu_memory_share_bytes",
+    "flagged": "pod_flagged",
+}
 EVERYTHING = set(FIGURES)
 MEMORY = {"total", "used", "reserved", "unattributed"}
 OF_PROCESSES = {"host", "unattributed", "pod used", "flagged"}

@@ -120,10 +120,13 @@ def test_an_assigned_pod_is_unknown_and_not_0_without_a_list(problems: list[Prob
 @pytest.mark.parametrize(
     ("in_use", "listed_bytes", "is_problem"),
     [
-        (GIB, GIB + 256 * MIB, False), (GIB, GIB + 256 * MIB + 1, True), (20 * GIB, 21 * GIB, False),
-        (20 * GIB, 21 * GIB + 1, True), (0, 256 * MIB, False),
+        (GIB, GIB + 256 * MIB, False),
+        (GIB, GIB + 256 * MIB + 1, True),
+        (20 * GIB, 21 * GIB, False),
+        (20 * GIB, 21 * GIB + 1, True),
+        (0, 256 * MIB, False),
     ],
-)  # fmt: skip
+)
 def test_negative_unattributed_is_a_problem_below_the_slack_of_the_gpu(
     in_use: int, listed_bytes: int, is_problem: bool
 ) -> None:
@@ -186,11 +189,15 @@ IN_USE = {10: in_pod("train"), 11: in_pod("train"), 12: in_pod("serve"), 13: HOS
 @pytest.mark.parametrize(
     ("utilization", "train", "serve"),
     [
-        ({10: 30, 11: 25, 12: 7, 13: 90}, 0.55, 0.07), ({10: 80, 11: 80}, 1.0, 0.0), ({}, 0.0, 0.0),
-        ({4711: 50, 0: 20}, 0.0, 0.0), ({10: 30, 11: None, 12: 7}, None, 0.07), (None, None, None),
+        ({10: 30, 11: 25, 12: 7, 13: 90}, 0.55, 0.07),
+        ({10: 80, 11: 80}, 1.0, 0.0),
+        ({}, 0.0, 0.0),
+        ({4711: 50, 0: 20}, 0.0, 0.0),
+        ({10: 30, 11: None, 12: 7}, None, 0.07),
+        (None, None, None),
     ],
     ids=["several", "more than a GPU", "idle", "other processes", "one is unknown", "unknown"],
-)  # fmt: skip
+)
 def test_the_utilisation_of_a_pod_is_that_of_its_processes(
     utilization: dict[int, int | None] | None, train: float | None, serve: float | None
 ) -> None:

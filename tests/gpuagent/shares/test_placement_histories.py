@@ -73,10 +73,13 @@ class Placed:
         self.portion = f"0.{hundredths}"
         self.labels = {"runai-gpu-group": self.group} if form else {}
         self.annotations = {
-            "": {}, "gpu-fraction": {"gpu-fraction": self.portion}, "gpu-memory": {"gpu-memory": str(mib)},
-            "request": request, "request and more": {**request, f"{CONTAINER}limit": f"{most}Mi"},
+            "": {},
+            "gpu-fraction": {"gpu-fraction": self.portion},
+            "gpu-memory": {"gpu-memory": str(mib)},
+            "request": request,
+            "request and more": {**request, f"{CONTAINER}limit": f"{most}Mi"},
             "request and limit": {**request, f"{CONTAINER}limit": f"{mib}Mi"},
-        }[form]  # fmt: skip
+        }[form]
 
     @property
     def place(self) -> str:

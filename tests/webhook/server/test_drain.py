@@ -79,9 +79,13 @@ async def test_a_drain_loses_no_review_that_was_accepted(tmp_path: Path) -> None
     assert len(load.refused) == CONNECTIONS
     messages = [line["message"] for line in live.log if line["message"] != "decision"]
     assert messages == [
-        "policy invalid", "serving", "draining", "drain ended while clients still connect; a longer --drain may help",
-        "stopping", "stopped",
-    ]  # fmt: skip
+        "policy invalid",
+        "serving",
+        "draining",
+        "drain ended while clients still connect; a longer --drain may help",
+        "stopping",
+        "stopped",
+    ]
 
 
 @dataclass

@@ -37,10 +37,15 @@ RULES = st.builds(
     gpu_sharing_mode=st.none() | st.sampled_from(SharingMode),
 )
 DOCUMENT: dict[str, Any] = {
-    "version": "0.1.0", "policies": "cluster", "kaiVersion": "v0.13.0", "injectShares": True,
-    "excludedNamespaces": ["kube-system"], "defaultMode": "observe", "defaultPriorityClass": "usual",
+    "version": "0.1.0",
+    "policies": "cluster",
+    "kaiVersion": "v0.13.0",
+    "injectShares": True,
+    "excludedNamespaces": ["kube-system"],
+    "defaultMode": "observe",
+    "defaultPriorityClass": "usual",
     "gpuSharingMode": "HamiCore",
-}  # fmt: skip
+}
 
 
 def with_field(name: str, value: Any) -> str:
@@ -153,9 +158,13 @@ def test_given_settings_take_precedence_over_published_ones() -> None:
 
 def test_each_setting_that_is_not_known_is_named_with_its_option() -> None:
     options = (
-        "--kai-version", "--inject-shares", "--exclude-namespaces", "--default-mode", "--default-priority-class",
+        "--kai-version",
+        "--inject-shares",
+        "--exclude-namespaces",
+        "--default-mode",
+        "--default-priority-class",
         "--gpu-sharing-mode",
-    )  # fmt: skip
+    )
     sentences = list(KnownSettings().unknown())
     assert len(sentences) == 6
     for option in options:

@@ -114,11 +114,14 @@ async def test_the_first_write_does_not_wait_for_the_priority_classes(publishing
 
 
 FAILURES: dict[str, Answer] = {
-    "forbidden": refuses(403, "Forbidden"), "not found": refuses(404, "NotFound"),
-    "immutable": refuses(422, "Invalid"), "internal error": refuses(500, "InternalError"),
+    "forbidden": refuses(403, "Forbidden"),
+    "not found": refuses(404, "NotFound"),
+    "immutable": refuses(422, "Invalid"),
+    "internal error": refuses(500, "InternalError"),
     "the page of a proxy": says("<html>", kind="text/html"),
-    "an object of another kind": says(json.dumps({"kind": "Secret"})), "no object": says("[]"),
-}  # fmt: skip
+    "an object of another kind": says(json.dumps({"kind": "Secret"})),
+    "no object": says("[]"),
+}
 
 
 @pytest.mark.parametrize("failure", FAILURES)
