@@ -31,7 +31,7 @@ from gpuagent.api_types import (
     read_answer,
     read_history,
 )
-from kube.access import GivenAddress
+from kube.access import Access
 from kube.answers import Unreachable, status_error
 from kube.client import AnyResponse, KubeClient
 from kube.kinds import PODS, Container, FullMeta, Pod, PodCondition, PodStatus
@@ -266,7 +266,7 @@ class AgentAtUrl(Agents):
         return response
 
 
-def agent_address(url: str) -> GivenAddress:
+def agent_address(url: str) -> Access:
     """Read the URL of an agent, whose path is the prefix of a reverse proxy; raise UsageError if it is none.
 
     On loopback a certificate is not verified. There it has other names, and a process in the agent's place is
@@ -281,7 +281,7 @@ def agent_address(url: str) -> GivenAddress:
     with contextlib.suppress(ValueError):
         if host == "localhost" or ipaddress.ip_address(host).is_loopback:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return GivenAddress(server, context)
+    return Access(server, context)
 
 
 def not_an_answer(error: Exception) -> str:

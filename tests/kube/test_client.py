@@ -58,11 +58,11 @@ async def test_a_refused_token_is_read_again(server: ApiServer, client: KubeClie
 
 
 async def test_a_limited_client_counts_each_http_request(server: ApiServer, client: KubeClient) -> None:
-    limited = client.limited(6)
+    limited = client.limited(5)
     await limited.get(PODS)
-    server.answers = [refuses(401, "Unauthorized"), lists(pod("a"), more="next"), lists(pod("b"))]
+    server.answers = [refuses(401, "Unauthorized"), lists(pod("a"))]
     await read_list(limited)
-    assert (limited.remaining, len(server.requests)) == (2, 4), "a repetition and two pages"
+    assert (limited.remaining, len(server.requests)) == (2, 3), "a repetition counts"
     await limited.send_through_proxy(f"{PODS}/a:80/proxy/")
     await limited.request("POST", PODS, body=b"{}")
     for work in (
@@ -73,7 +73,7 @@ async def test_a_limited_client_counts_each_http_request(server: ApiServer, clie
     ):
         with pytest.raises(RequestLimitReached, match="not requested: the limit of requests is reached"):
             await work
-    assert len(server.requests) == 6
+    assert len(server.requests) == 5
     await client.get(PODS)
     assert (limited.server, limited.namespace) == (client.server, client.namespace)
     assert limited.server_time() is not None
@@ -161,12 +161,12 @@ async def test_an_answer_that_cannot_be_used_is_given_up(
     assert {request.headers["Accept-Encoding"] for request in server.requests} <= {"identity"}
 
 
-async def test_answers_of_many_pages_or_for_a_proxy_have_limits_of_their_own(
+async def test_lists_and_answers_through_the_proxy_have_limits_of_their_own(
     server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kube.client._LIST_SECONDS", 0.2)
-    server.always = lists(more="token")
-    with pytest.raises(Unreachable, match=r"GET /api/v1/pods: the pages did not end within 0.2 s"):
+    server.always = trickle
+    with pytest.raises(Unreachable, match=r"GET /api/v1/pods: no answer in time"):
         await read_list(client)
     server.always = says(b" " * 1_000_000)
     with pytest.raises(Unreachable, match="an answer of more than 100000 bytes"):

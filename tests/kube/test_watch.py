@@ -59,25 +59,6 @@ async def test_the_next_watch_begins_at_the_last_version(server: ApiServer, clie
     assert queries == [{**exact, "resourceVersion": "0"}, {**exact, "resourceVersion": "77"}]
 
 
-@lists_only
-async def test_further_pages_are_requested_by_token_alone(server: ApiServer, client: KubeClient) -> None:
-    server.answers = [
-        lists(pod("a"), version=5, more="page-2"),
-        lists(pod("b"), version=5, more="page-3"),
-        lists(pod("c"), version=5),
-    ]
-    async with running(client) as run:
-        await until(lambda: server.watch_requests)
-        assert run.names == {"a", "b", "c"}
-        assert run.changes == [{"a", "b", "c"}], "half a list is never reported"
-        assert [dict(request.query) for request in server.list_requests] == [
-            {"resourceVersion": "0", "resourceVersionMatch": "NotOlderThan"},
-            {"continue": "page-2"},
-            {"continue": "page-3"},
-        ]
-        assert server.watch_requests[0].query["resourceVersion"] == "5"
-
-
 async def test_objects_that_the_reader_skips_are_not_kept(server: ApiServer, client: KubeClient) -> None:
     def only_running(item: bytes) -> object:
         decoded = json.loads(item)

@@ -68,10 +68,6 @@ SCRIPTS: dict[str, Script] = {
         (lists(pod("o")), refuses(410, "Expired", "too old")), "o n", ("0", "1"), ("1", "5"), {"gone": 1}, "",
     ),
     "a forgotten version, as event": ((lists(pod("o")), streams(GONE)), "o n", ("0", "1"), ("1", "5"), {"gone": 1}, ""),
-    "an expired continue token": (
-        (lists(pod("o")), streams(GONE), lists(pod("h"), version=3, more="token"), refuses(410, "Expired"), lists(pod("w"), version=4)),
-        "o w", ("0", "1", None, None), ("1", "4"), {"gone": 2}, f"GET {PODS}: 410 Expired: told to",
-    ),
     "versions that went back after a restore": (
         (lists(pod("a"), version=900), streams(GONE), TOO_NEW, lists(pod("b"), version=20)),
         "a b", ("0", "900", None), ("900", "20"), {"gone": 1, "504": 1},

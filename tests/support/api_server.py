@@ -77,8 +77,8 @@ async def hangs(_request: web.Request) -> web.StreamResponse:
     raise AssertionError("unreachable")
 
 
-def lists(*pods: dict[str, Any], version: int = 1, more: str = "") -> Answer:
-    metadata = {"resourceVersion": str(version), **({"continue": more} if more else {})}
+def lists(*pods: dict[str, Any], version: int = 1) -> Answer:
+    metadata = {"resourceVersion": str(version)}
     return says(json.dumps({"kind": "PodList", "metadata": metadata, "items": list(pods)}))
 
 
