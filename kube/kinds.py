@@ -19,7 +19,7 @@ from kai.numbers import parse_quantity
 from kai.pod import PodView, Quantity, decode_pod, gpu_groups
 from kai.queue import Queue
 from kube.device_kinds import DeviceClass, ResourceClaim, ResourceSlice
-from kube.metadata import EVERYTHING, LabelSelector, ObjectMeta, Requirement, Time, resource_path
+from kube.metadata import EVERYTHING, LabelSelector, Requirement, Time, VersionedMeta
 from service.text import one_line
 
 T = TypeVar("T")
@@ -50,8 +50,9 @@ class Kind(Generic[T]):
 
     def path(self, namespace: str = "", name: str = "") -> str:
         """Return the path of one object, or of the list in a namespace or in all."""
-        path = resource_path(self.group, self.version, self.resource, namespace)
-        return f"{path}/{name}" if name else path
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        within = f"/namespaces/{namespace}" if namespace else ""
+        return f"{root}{within}/{self.resource}{f'/{name}' if name else ''}"
 
     @property
     def full_resource(self) -> str:
@@ -69,10 +70,9 @@ class ObjectOwner(Struct, frozen=True, rename="camel"):
     controller: bool = False
 
 
-class FullMeta(ObjectMeta, frozen=True, rename="camel"):
+class FullMeta(VersionedMeta, frozen=True, rename="camel"):
     """`metadata` with all that tools read. Its annotations may be large."""
 
-    uid: str = ""
     generation: int = 0
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     annotations: dict[str, str] = msgspec.field(default_factory=dict)
@@ -101,7 +101,12 @@ class PartialObject(Struct, frozen=True):
     def name(self) -> str:
         return self.metadata.name
 
+    @property
+    def queue_label(self) -> str:
+        return self.metadata.labels.get(keys.QUEUE_LABEL, "")
 
+
+Namespace = PartialObject
 decode_partial_object = msgspec.json.Decoder(PartialObject).decode
 
 
@@ -175,23 +180,15 @@ class ContainerPort(Struct, frozen=True, rename="camel"):
     name: str = ""
 
 
-class _HttpGet(Struct, frozen=True):
-    scheme: str = ""
-
-
-class Probe(Struct, frozen=True, rename="camel"):
-    http_get: _HttpGet | None = None
-
-
 class Container(Struct, frozen=True, rename="camel"):
     name: str = ""
     image: str = ""
     command: list[str] | None = None
     args: list[str] | None = None
     ports: list[ContainerPort] | None = None
-    startup_probe: Probe | None = None
-    liveness_probe: Probe | None = None
-    readiness_probe: Probe | None = None
+    startup_probe: Any = None
+    liveness_probe: Any = None
+    readiness_probe: Any = None
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -200,14 +197,6 @@ class Container(Struct, frozen=True, rename="camel"):
 
 class _Named(Struct, frozen=True):
     name: str = ""
-
-
-class _ClaimVolume(Struct, frozen=True, rename="camel"):
-    claim_name: str = ""
-
-
-class _Volume(Struct, frozen=True, rename="camel"):
-    persistent_volume_claim: _ClaimVolume | None = None
 
 
 class DeviceClaim(Struct, frozen=True, rename="camel"):
@@ -226,7 +215,7 @@ class PodSpec(Struct, frozen=True, rename="camel"):
     node_selector: dict[str, str] | None = None
     affinity: Affinity | None = None
     tolerations: list[Toleration] | None = None
-    volumes: list[_Volume] | None = None
+    volumes: list[Any] | None = None
     resource_claims: list[DeviceClaim] | None = None
     active_deadline_seconds: int | None = None
 
@@ -337,10 +326,6 @@ class Pod(PartialObject, frozen=True, dict=True):
         return self.metadata.annotations.get(keys.POD_GROUP_NAME, "")
 
     @property
-    def queue_label(self) -> str:
-        return self.metadata.labels.get(keys.QUEUE_LABEL, "")
-
-    @property
     def gpu_groups(self) -> frozenset[str]:
         """The GPU groups of a pod with a share, one for each of its GPUs."""
         return frozenset(gpu_groups(self.metadata.labels)) - {""}
@@ -354,8 +339,8 @@ class Pod(PartialObject, frozen=True, dict=True):
 
     @property
     def claim_names(self) -> tuple[str, ...]:
-        volumes = (volume.persistent_volume_claim for volume in self.spec.volumes or ())
-        return tuple(volume.claim_name for volume in volumes if volume is not None)
+        names = (text_at(each, "persistentVolumeClaim", "claimName") for each in self.spec.volumes or ())
+        return tuple(filter(None, names))
 
 
 def decode_pod_with_document(document: bytes) -> Pod:
@@ -421,34 +406,20 @@ class PodGroup(PartialObject, frozen=True, dict=True):
     status: _PodGroupStatus | None = None
 
     @property
-    def queue_label(self) -> str:
-        """The queue label, by which KAI before v0.13.0 adds up `Queue.status`; empty without one."""
-        return self.metadata.labels.get(keys.QUEUE_LABEL, "")
-
-    @property
     def condition(self) -> SchedulingCondition | None:
         """The newest scheduling condition; None if KAI has said nothing."""
         conditions = (self.status.scheduling_conditions if self.status else None) or ()
         return conditions[-1] if conditions else None
 
     @property
-    def _resources(self) -> _Resources:
+    def resources(self) -> _Resources:
+        """What the group holds and requests, as KAI's podgroup-controller has entered it."""
         return (self.status.resources_status if self.status else None) or _Resources()
-
-    @property
-    def has_allocation(self) -> bool:
-        """Whether KAI's podgroup-controller has entered what the group holds."""
-        return bool(self._resources.allocated)
-
-    @property
-    def allocated_gpus(self) -> float | None:
-        """The GPUs that KAI counts for the pods of the group; None if the figure cannot be read."""
-        return gpu_amount(self._resources.allocated)
 
     @property
     def has_pods(self) -> bool:
         """Whether the group has pods, as the guard sees it: by the status that KAI writes."""
-        return bool(self._resources.allocated or self._resources.requested)
+        return bool(self.resources.allocated or self.resources.requested)
 
 
 class _BindSpec(Struct, frozen=True, rename="camel"):
@@ -608,10 +579,6 @@ class Controller(PartialObject, frozen=True):
     @property
     def template(self) -> PodSpec:
         return self.spec.template.spec
-
-
-class Namespace(PartialObject, frozen=True):
-    """A namespace."""
 
 
 class ConfigMap(PartialObject, frozen=True):
@@ -780,7 +747,7 @@ class AdmissionBinding(PartialObject, frozen=True):
 
 PODS: Final = Kind("", "v1", "pods", "Pod", Pod)
 NODES: Final = Kind("", "v1", "nodes", "Node", Node)
-NAMESPACES: Final = Kind("", "v1", "namespaces", "Namespace", Namespace)
+NAMESPACES: Final = Kind("", "v1", "namespaces", "Namespace", PartialObject)
 EVENTS: Final = Kind("", "v1", "events", "Event", Event)
 SERVICES: Final = Kind("", "v1", "services", "Service", Service)
 CONFIG_MAPS: Final = Kind("", "v1", "configmaps", "ConfigMap", ConfigMap)

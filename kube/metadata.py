@@ -17,12 +17,6 @@ NAME_LABEL: Final = "kubernetes.io/metadata.name"
 """Label of each namespace with its name."""
 
 
-def resource_path(group: str, version: str, resource: str, namespace: str = "") -> str:
-    """Return the path of the list of a kind's objects, in one namespace or in all."""
-    root = f"/apis/{group}/{version}" if group else f"/api/{version}"
-    return f"{root}/namespaces/{namespace}/{resource}" if namespace else f"{root}/{resource}"
-
-
 class ObjectMeta(Struct, frozen=True, rename="camel"):
     """`metadata` of an object: what identifies it. Services decode no more of it than they need."""
 
@@ -32,10 +26,11 @@ class ObjectMeta(Struct, frozen=True, rename="camel"):
 
 
 class VersionedMeta(ObjectMeta, frozen=True):
-    """`metadata` of an object that is read to be patched."""
+    """`metadata` that tells the object from another one, or from another version, of its name."""
 
+    uid: str = ""
     resource_version: str = ""
-    """Precondition of the patch; empty if the API server sent none."""
+    """Precondition of a patch; empty if the API server sent none."""
 
 
 class Requirement(Struct, frozen=True):

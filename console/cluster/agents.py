@@ -34,7 +34,7 @@ from gpuagent.api_types import (
 from kube.access import Access
 from kube.answers import Unreachable, status_error
 from kube.client import AnyResponse, KubeClient
-from kube.kinds import PODS, Container, FullMeta, Pod, PodCondition, PodStatus
+from kube.kinds import PODS, Container, FullMeta, Pod, PodCondition, PodStatus, text_at
 from service.command import UsageError, namespace_name, read_by
 from service.http.authentication import OWN_HEADER
 from service.names import is_dns_subdomain
@@ -343,4 +343,4 @@ def _port_of(container: Container) -> int | None:
 
 def _is_probed_with_tls(container: Container) -> bool:
     probes = (container.readiness_probe, container.liveness_probe, container.startup_probe)
-    return any(probe and probe.http_get and probe.http_get.scheme == "HTTPS" for probe in probes)
+    return any(text_at(probe, "httpGet", "scheme") == "HTTPS" for probe in probes)

@@ -383,7 +383,7 @@ def _compare_status(result: AccountingComparison) -> None:
 def _parts(reading: Reading) -> list[_Part]:
     """Return the pods of each PodGroup, PodGroups without pods, and each pod of KAI without a PodGroup."""
     groups = {
-        key: _Part(group, group.spec.queue, group.queue_label, group.allocated_gpus)
+        key: _Part(group, group.spec.queue, group.queue_label, gpu_amount(group.resources.allocated))
         for key, group in reading.groups.items()
     }
     single: list[_Part] = []

@@ -212,7 +212,7 @@ async def test_a_refused_event_fails_and_delays_no_other(
 async def test_a_right_is_awaited_up_to_the_limit(server: ApiServer, client: KubeClient, kept: Kept) -> None:
     missing = refuses(403, "Forbidden", 'User "agent" cannot create resource "events"')
     server.answers = [missing]
-    timing = EventTiming(per_second=1000.0, give_up_after_forbidden=0.5, first_pause=0.01, longest_pause=0.02)
+    timing = EventTiming(per_second=1000.0, give_up_after=0.5, first_pause=0.01, longest_pause=0.02)
     async with writing(client, timing) as run:
         run.writer.emit(over())
         await run.settled(created=1)
