@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -34,30 +34,9 @@ def named(number: int) -> dict[str, object]:
     return config_map(f"map-{number}")
 
 
-@pytest.fixture(scope="module")
-def plain_plane(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane without the watch-list API."""
-    assets = needed_assets()
-    folder = tmp_path_factory.mktemp("plain-control-plane")
-    with control_plane(assets, folder, "--feature-gates=WatchList=false") as running_plane:
-        yield running_plane
-
-
-@pytest.fixture(params=["with the watch-list API", "without"])
-async def any_admin(request: pytest.FixtureRequest) -> AsyncIterator[Administrator]:
-    served = request.param == "with the watch-list API"
-    plane: ControlPlane = request.getfixturevalue("plane" if served else "plain_plane")
-    async with KubeClient(plane.access()) as client:
-        administrator = Administrator(client)
-        await administrator.prepare()
-        yield administrator
-        await administrator.clean_up()
-
-
 async def test_a_watch_gets_the_whole_state_and_each_change_of_metadata_alone(
-    any_admin: Administrator,
+    admin: Administrator,
 ) -> None:
-    admin = any_admin
     for number in range(5):
         await admin.create(named(number))
     resource = Resource(name="configmaps", path=CONFIG_MAPS, accept=METADATA_ONLY)
@@ -73,12 +52,12 @@ async def test_a_watch_gets_the_whole_state_and_each_change_of_metadata_alone(
         assert run.troubles == []
 
 
-async def test_a_list_is_read_to_its_end_and_a_page_is_none(any_admin: Administrator) -> None:
-    made = {(await any_admin.create(named(number)))["metadata"]["name"] for number in range(3)}
+async def test_a_list_is_read_to_its_end_and_a_page_is_none(admin: Administrator) -> None:
+    made = {(await admin.create(named(number)))["metadata"]["name"] for number in range(3)}
     with pytest.raises(Unreachable, match="not a list: one of several pages"):
-        async with any_admin.client.list_objects(CONFIG_MAPS, params={"limit": "1"}) as maps:
+        async with admin.client.list_objects(CONFIG_MAPS, params={"limit": "1"}) as maps:
             assert len([item async for item in maps]) == 1
-    async with any_admin.client.list_objects(CONFIG_MAPS) as maps:
+    async with admin.client.list_objects(CONFIG_MAPS) as maps:
         assert made <= {json.loads(item)["metadata"]["name"] async for item in maps}
         assert int(maps.resource_version) > 0
 

@@ -46,11 +46,6 @@ def least_seconds(tries: int) -> float:
     return (tries - 4) * QUICK.longest_pause / 2
 
 
-@pytest.fixture(autouse=True)
-def _lists(server: ApiServer) -> None:
-    server.watch_list = "refused"
-
-
 # answers of the server; reported states, each letter is an object; versions of the lists, later pages have none; versions
 # of the watches; restarts but for normal ends, which are not compared if there are none; the problem
 Script = tuple[tuple[Answer, ...], str, tuple[str | None, ...], tuple[str, ...], dict[str, int], str]

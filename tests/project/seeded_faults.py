@@ -144,8 +144,8 @@ FAULTS: Final = (
     Fault("processes: a process that began after the reading is not the one that the driver listed",
           "if after.started_after(self._began):", "if not after.program[0]:", "gpuagent/test_process_faults.py"),
     Fault("watch: the head of an answer is no contact",
-          "                await self._take_initial(batches)\n                self._record_contact()",
-          "                await self._take_initial(batches)\n            self._record_contact()", "kube/test_watch_faults.py"),
+          "            self._opened_at = self._clock()\n",
+          "            self._opened_at = self._clock()\n            self._record_contact()\n", "kube/test_watch_faults.py"),
 )  # fmt: skip
 
 
