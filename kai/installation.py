@@ -35,7 +35,6 @@ _HAMI: Final = "--hami-core-enabled"
 _NV_FRACTIONS: Final = "--nv-fractions-enabled"
 _RUNTIME_CLASSES: Final = ("--gpu-fraction-runtime-class-name", "--gpu-pod-runtime-class-name")
 _RESERVATION_RUNTIME_CLASS: Final = "--runtime-class-name"
-_RESERVATION_NAMESPACE: Final = "--resource-reservation-namespace"
 _QUEUE_LABEL: Final = "--queue-label-key"
 _FALSE: Final = frozenset({"false", "0", "f", "F", "FALSE", "False"})
 
@@ -175,11 +174,6 @@ class Installation:
         """
         binders = self.programs.get("binder")
         return next(_values(binders, _RESERVATION_RUNTIME_CLASS), "") if binders else None
-
-    @property
-    def reservation_namespace(self) -> str:
-        """The namespace of reservation pods (`--resource-reservation-namespace` of the binder)."""
-        return next(_values(self.programs.get("binder", ()), _RESERVATION_NAMESPACE), RESERVATION_NAMESPACE)
 
     @property
     def queue_label(self) -> str | None:

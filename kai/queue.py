@@ -1,12 +1,10 @@
 """A queue of KAI as the API server has it: `scheduling.run.ai/v2`, alike in v0.9.8, v0.13.4 and v0.17.0."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from msgspec import Struct
 
 from kai import keys
-from kai.numbers import parse_quantity
-from kai.pod import Quantity
 
 
 class _Metadata(Struct, frozen=True):
@@ -14,23 +12,13 @@ class _Metadata(Struct, frozen=True):
     labels: dict[str, str] = {}
 
 
-class _Gpus(Struct, frozen=True):
-    limit: float | None = None
-
-
-class _Resources(Struct, frozen=True):
-    gpu: _Gpus | None = None
-
-
 class _Spec(Struct, frozen=True, rename="camel"):
     parent_queue: str = ""
     display_name: str = ""
-    resources: _Resources | None = None
 
 
 class _Status(Struct, frozen=True, rename="camel"):
     child_queues: list[str] | None = None
-    allocated: dict[str, Quantity] | None = None
 
 
 class Queue(Struct, frozen=True):
@@ -65,34 +53,7 @@ class Queue(Struct, frozen=True):
         """Names of its child queues, as KAI's queue controller counts them."""
         return tuple((self.status.child_queues if self.status else None) or ())
 
-    @property
-    def gpu_limit(self) -> float | None:
-        """GPUs that the queue may use at most; None if unlimited or unknown."""
-        return _bound(self._gpus.limit)
-
-    @property
-    def _gpus(self) -> _Gpus:
-        return (self.spec.resources.gpu if self.spec.resources else None) or _Gpus()
-
-    @property
-    def allocated(self) -> Mapping[str, Quantity]:
-        """What the queue controller has entered as held by the pods of the queue and of its child queues."""
-        return (self.status.allocated if self.status else None) or {}
-
-    @property
-    def allocated_gpus(self) -> float | None:
-        """GPUs that its pods hold; None if the queue controller has not entered a readable figure."""
-        try:
-            return float(parse_quantity(self.allocated[keys.GPU_RESOURCE]))
-        except (KeyError, ValueError, OverflowError):
-            return None
-
 
 def leaf_queues(queues: Collection[Queue]) -> frozenset[str]:
     """Return the queues that pods can name: those that are no other queue's parent."""
     return frozenset(queue.name for queue in queues) - {queue.parent for queue in queues}
-
-
-def _bound(value: float | None) -> float | None:
-    """Return a limit; KAI also writes -1 for none."""
-    return None if value is None or value < 0 else value

@@ -111,16 +111,6 @@ class Version:
         return True
 
     @property
-    def sums_queues_by_label(self) -> bool:
-        """Whether `Queue.status` adds up PodGroups by their queue label instead of `spec.queue`.
-
-        Fixed by PR #1049, in v0.9.13, v0.12.15 and v0.13.0.
-        """
-        if (self.major, self.minor) == (0, 9):
-            return not self._is_at_least(0, 9, 13)
-        return not self._is_at_least(0, 12, 15)
-
-    @property
     def reads_container_memory(self) -> bool:
         """Whether KAI reads `nvidia.com/container.<name>.gpu-memory.request` (since v0.18)."""
         return self._is_at_least(0, 18, 0)

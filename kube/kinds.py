@@ -377,16 +377,10 @@ class SchedulingCondition(Struct, frozen=True, rename="camel"):
     reasons: list[UnschedulableReason] | None = None
 
 
-class SubGroup(Struct, frozen=True):
-    name: str
-    parent: str | None = None
-
-
 class _PodGroupSpec(Struct, frozen=True, rename="camel"):
     queue: str = ""
     min_member: int | None = None
     priority_class_name: str = ""
-    sub_groups: list[SubGroup] | None = None
 
 
 class _Resources(Struct, frozen=True):

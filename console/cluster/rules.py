@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -207,8 +207,7 @@ class ReleaseDifference:
     only_assumed: str
     """The effect if kaishare assumes the property and KAI lacks it; `{kai}` is KAI's release."""
     only_kai: str  # the effect if KAI has the property and kaishare does not assume it
-    matters_unset: bool = True
-    """Whether a webhook without a release decides as if its release had not the property."""
+    is_warning: bool = False  # whether only warnings depend on it, and no decision
 
 
 DIFFERENCES: Final = (
@@ -228,33 +227,25 @@ DIFFERENCES: Final = (
         only_assumed="warns of a share beside the GPUs of a sidecar or init container, which {kai} admits",
         only_kai="does not warn of a share beside the GPUs of a sidecar or init container, which {kai}"
         " refuses",
-        matters_unset=False,
+        is_warning=True,
     ),
     ReleaseDifference(
         name="demands_decimal_fraction",
         only_assumed="warns of fractions such as 0x1p-1, which {kai} admits",
         only_kai="does not warn of fractions such as 0x1p-1, which {kai} refuses",
-        matters_unset=False,
+        is_warning=True,
     ),
 )
 
 
-def assumed_of(configured: Version | None) -> dict[str, bool]:
-    """Return the properties that a webhook assumes of KAI by its --kai-version, by name."""
-    return {
-        each.name: bool(configured and getattr(configured, each.name))
-        for each in DIFFERENCES
-        if configured is not None or each.matters_unset
-    }
+def release_effects(configured: Version | None, installed: Version, *, warns: bool = True) -> str:
+    """Describe how the answers of kaishare, with its --kai-version, do not fit the installed release of KAI.
 
-
-def release_effects(assumed: Mapping[str, bool | None], installed: Version) -> str:
-    """Describe how kaishare's answers do not fit the installed release of KAI; empty if they fit.
-
-    An assumed property is None if its value cannot be read.
+    Empty if they fit. Without a release, and as admission policies, kaishare gives no warnings.
     """
     return joined(
         (each.only_kai if has else each.only_assumed).format(kai=installed)
         for each in DIFFERENCES
-        if assumed.get(each.name) is not None and (has := getattr(installed, each.name)) != assumed[each.name]
+        if (configured is not None and warns) or not each.is_warning
+        if (has := getattr(installed, each.name)) != bool(configured and getattr(configured, each.name))
     )

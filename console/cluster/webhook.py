@@ -1,25 +1,20 @@
-"""What a cluster's webhook decides with: its published settings, its options, and the namespaces' policies.
+"""What a cluster's webhook decides with: the settings that it publishes, and the namespaces' policies."""
 
-The webhook publishes its settings in a ConfigMap. The arguments of its Deployment complete them where nothing
-is published.
-"""
-
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Final, Literal
+from typing import Final
 
 import msgspec
 
 from console.cluster.facts import FactReader, items
-from kai.command_lines import option_value
 from kai.installation import SharingMode
 from kai.kaishare_keys import EXCLUDED_NAMESPACES
 from kai.queue import leaf_queues
 from kube.access import AccessError
 from kube.answers import ApiError, Unreachable
 from kube.client import KubeClient
-from kube.kinds import CONFIG_MAPS, DEPLOYMENTS, QUEUES, Controller, FullMeta, Kind, decode_partial_object
+from kube.kinds import CONFIG_MAPS, QUEUES, FullMeta, Kind, decode_partial_object
 from service.text import MALFORMED, MOST_LINES, one_line
 from webhook.namespaces.policy_source import LIST, ONE, PATH, NamespaceError, decode_metadata
 from webhook.policy.decision_settings import DecisionSettings
@@ -27,14 +22,7 @@ from webhook.policy.labels import Mode, PolicyMetadata
 from webhook.policy.pod_keys import namespace_key_findings
 from webhook.registration.configuration_objects import Webhook, WebhookConfiguration
 from webhook.registration.configurations import CONFIGURATION_NAME, MUTATE
-from webhook.settings.decision_options import (
-    FROM_CLUSTER,
-    NAMESPACE,
-    OPTIONS,
-    READERS,
-    SETTINGS,
-    KnownSettings,
-)
+from webhook.settings.decision_options import NAMESPACE
 from webhook.settings.published_settings import KEY, NAME, PublishedSettings, SettingsError, decode_settings
 
 _MUTATING: Final = ("mutatingwebhookconfigurations", "MutatingWebhookConfiguration", WebhookConfiguration)
@@ -42,7 +30,7 @@ MUTATING: Final = Kind("admissionregistration.k8s.io", "v1", *_MUTATING)
 VALIDATING: Final = replace(
     MUTATING, resource="validatingwebhookconfigurations", name="ValidatingWebhookConfiguration"
 )
-# Label selector of the webhook's Deployment and pods.
+# Label selector of the webhook's pods.
 WEBHOOK_LABELS: Final = "app.kubernetes.io/name=kaishare,app.kubernetes.io/component=webhook"
 # An API server answers 403 about a namespace that does not exist, too, unless the caller may get all.
 VIEW_IS_ENOUGH: Final = "if it exists, the role view in that namespace is enough"
@@ -130,80 +118,24 @@ async def read_settings(client: KubeClient, namespace: str = NAMESPACE) -> Publi
     raise SettingsError(f"{place}: {reason}")
 
 
-Source = Literal["cluster", "files"]
-_REFERENCE: Final = "$("
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeploymentOptions(KnownSettings):
-    """The options of a Deployment that decide about pods.
-
-    Some settings are known only if an option gives them; `serve` else reads them from the cluster.
-    """
-
-    policies: Source | None  # source of the policies; None if unknown
-
-
-def deployment_options(deployment: Controller) -> DeploymentOptions | None:
-    """Return the options of the webhook's Deployment; None if no container runs `serve`."""
-    for container in deployment.template.containers or ():
-        if "serve" in container.words:
-            return parse_deployment_options(container.words)
-    return None
-
-
-def parse_deployment_options(words: Sequence[str]) -> DeploymentOptions:
-    """Read the words of a container that runs `kaishare-webhook serve`; other words are ignored. Pure.
-
-    The last word for an option counts, as for `serve`. The value of a reference such as `$(NAME)` is unknown.
-    """
-    known = SETTINGS - FROM_CLUSTER
-    values: dict[str, Any] = {}
-    for option, name in OPTIONS.items():
-        text = option_value(option, words)
-        if text is not None:
-            try:
-                values[name] = _read(option, text)
-                known |= {name}
-            except ValueError:
-                known -= {name}
-    source = option_value("--policies", words) or "cluster"
-    policies: Source | None = None if _REFERENCE in source else "cluster" if source == "cluster" else "files"
-    return DeploymentOptions(rules=DecisionSettings(**values), policies=policies, known=known)
-
-
-def _read(option: str, text: str) -> Any:
-    """Read an option's value; raise ValueError if `serve` accepts no such value, or it is a reference."""
-    if option == "--inject-shares" and (not text or text.startswith("-")):
-        return True  # the option needs no value
-    if _REFERENCE in text:
-        raise ValueError(option)
-    return READERS[option](text)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningSettings:
-    """The settings of the webhook that runs in a cluster."""
+    """The settings of the webhook, or of the admission policies, that run in a cluster."""
 
     published: PublishedSettings | None = None
     unpublished: str = ""  # why the published settings could not be read, in one line
-    deployed: DeploymentOptions | None = None  # None if the Deployment could not be read, or does not exist
-    default_mode: Mode | None = None  # that the caller gives; it replaces the one that was read
+    default_mode: Mode | None = None  # that the caller gives; it replaces the published one
 
     @property
     def rules(self) -> DecisionSettings:
         """The settings; those that are not known have their defaults."""
-        rules = self._source.rules
+        rules = self.published.rules if self.published else DecisionSettings()
         return replace(rules, default_mode=self.default_mode) if self.default_mode else rules
 
     def knows(self, setting: str) -> bool:
         """Whether a setting of `rules` is known, by the name of its field."""
         is_given = setting == "default_mode" and self.default_mode is not None
-        return is_given or setting in self._source.known
-
-    @property
-    def _source(self) -> KnownSettings:
-        return self.published or self.deployed or KnownSettings()
+        return is_given or (self.published is not None and setting in self.published.known)
 
 
 UNKNOWN_SETTINGS: Final = RunningSettings()
@@ -215,19 +147,14 @@ def webhook_namespace(configuration: WebhookConfiguration | None) -> str:
 
 
 async def read_running_settings(
-    reader: FactReader, namespace: str, default_mode: Mode | None = None
+    client: KubeClient, namespace: str, default_mode: Mode | None = None
 ) -> RunningSettings:
-    """Read the settings of the webhook in a namespace; the caller may give another default mode."""
-    published, unpublished = None, ""
+    """Read the settings that are published in a namespace; the caller may give another default mode."""
     try:
-        published = await read_settings(reader.client, namespace)
+        published = await read_settings(client, namespace)
     except SettingsError as error:
-        unpublished = str(error)
-    deployments = await reader.list(DEPLOYMENTS, namespace, query={"labelSelector": WEBHOOK_LABELS})
-    options = filter(None, map(deployment_options, items(deployments)))
-    return RunningSettings(
-        published=published, unpublished=unpublished, deployed=next(options, None), default_mode=default_mode
-    )
+        return RunningSettings(unpublished=str(error), default_mode=default_mode)
+    return RunningSettings(published=published, default_mode=default_mode)
 
 
 def excluded_namespaces(running: RunningSettings, hook: Webhook | None) -> frozenset[str]:
@@ -258,8 +185,7 @@ async def read_scope(client: KubeClient, default_mode: Mode | None = None) -> We
     reader = FactReader(client)
     webhooks = await reader.get(MUTATING, CONFIGURATION_NAME)
     configuration = webhooks.value
-    running = await read_running_settings(reader, webhook_namespace(configuration), default_mode)
-    source = running.published or running.deployed
+    running = await read_running_settings(client, webhook_namespace(configuration), default_mode)
     hooks = configuration.hooks if configuration else ()
     notes = []
     if configuration is None and not running.knows("excluded_namespaces"):
@@ -269,7 +195,7 @@ async def read_scope(client: KubeClient, default_mode: Mode | None = None) -> We
     return WebhookScope(
         default_mode=running.rules.default_mode,
         excluded=excluded_namespaces(running, next((hook for hook in hooks if hook.name == MUTATE), None)),
-        reads_labels=source is None or source.policies != "files",
+        reads_labels=running.published is None or running.published.policies != "files",
         sharing_mode=running.rules.gpu_sharing_mode,
         notes=() if webhooks.is_missing else tuple(notes),
     )

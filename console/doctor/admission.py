@@ -15,15 +15,13 @@ from typing import Any, Final
 import msgspec
 
 from console.cluster.facts import NOT_READ, Listing, items
-from console.cluster.webhook import DeploymentOptions
-from console.render.policy_manifests import MUTATING, NAME, RELEASES, VALIDATING, objects_of, settings
+from console.render.policy_manifests import MUTATING, NAME, VALIDATING, objects_of, settings
 from kai import keys
 from kube.kinds import AdmissionBinding, AdmissionPolicy, AdmissionPolicySpec, NamedExpression
-from kube.metadata import NAME_LABEL, LabelSelector
+from kube.metadata import NAME_LABEL
 from webhook.policy.decision_settings import DecisionSettings
-from webhook.policy.labels import DEFAULT_MODES, Mode
 from webhook.registration.configuration_objects import Webhook
-from webhook.settings.decision_options import SETTINGS
+from webhook.registration.configurations import MUTATE, VALIDATE_PODS
 
 DIGEST: Final = "kaishare.dev/digest"  # annotation of a policy of the guard with its digest
 PARAMETERS: Final = ("kaiNamespaces", "schedulerName", "preemptibleClasses", "longest")
@@ -95,63 +93,6 @@ class AdmissionObjects:
         return self.deciding is not None or self.mutating.is_answered
 
     @property
-    def has_unread(self) -> bool:
-        """Whether a kind could not be read whole."""
-        return not all(each.is_answered for each in self._by_kind.values())
-
-    @property
-    def settings(self) -> DeploymentOptions:
-        """The settings in the variables of `deciding`; KAI's release is not among them."""
-        texts = self._texts
-        modes = {mode.value: mode for mode in DEFAULT_MODES}
-        selector = self.mutate.namespace_selector if self.mutate else LabelSelector()
-        rules = DecisionSettings(
-            inject_shares=texts.get("injectShares") != "false",
-            default_mode=modes.get(texts.get("defaultMode", ""), Mode.DEFAULT),
-            default_priority_class=texts.get("defaultPriorityClass") or None,
-            excluded_namespaces=selector.excluded_namespaces,
-            by_admission_policies=True,
-        )
-        return DeploymentOptions(rules=rules, known=SETTINGS - {"kai_version"}, policies="cluster")
-
-    @property
-    def release_properties(self) -> Mapping[str, bool | None]:
-        """The properties of KAI's release that `deciding` assumes, by name; None if a value is unclear."""
-        values = {"true": True, "false": False}
-        return {name: values.get(self._texts.get(key, "")) for key, (name, _) in RELEASES.items()}
-
-    @property
-    def mutate(self) -> Webhook | None:
-        """The name and the selectors of the policy that changes pods, as those of a webhook."""
-        return _selectors("MutatingAdmissionPolicy", self.mutating, NAME)
-
-    @property
-    def validate_pods(self) -> Webhook | None:
-        """The selectors of the policy that validates pods; None if it is missing or could not be read."""
-        return _selectors("ValidatingAdmissionPolicy", self.validating, f"{NAME}-pods")
-
-    @property
-    def _texts(self) -> Mapping[str, str]:
-        variables = (self.deciding.spec.variables if self.deciding else None) or ()
-        return {each.name: each.expression.strip("'") for each in variables}
-
-    def changes(self) -> Iterator[tuple[str, str, bool]]:
-        """Yield kind and name of each object that is missing or not as this release has it.
-
-        The flag says whether it is missing. Objects of kinds that could not be read are left out.
-        """
-        for item in [*objects_of(MUTATING, DecisionSettings()), *objects_of(VALIDATING, DecisionSettings())]:
-            kind, name = item["kind"], item["metadata"]["name"]
-            listing: Listing[Any] = self._by_kind[kind]
-            actual = next((each for each in items(listing) if each.metadata.name == name), None)
-            if actual is None and listing.is_answered:
-                yield kind, name, True
-            elif actual is not None and not _is_as_shipped(
-                actual.spec, msgspec.convert(item["spec"], type(actual.spec))
-            ):
-                yield kind, name, False
-
-    @property
     def _by_kind(self) -> Mapping[str, Listing[Any]]:
         return {
             "MutatingAdmissionPolicy": self.mutating,
@@ -160,20 +101,35 @@ class AdmissionObjects:
             "ValidatingAdmissionPolicyBinding": self.validating_bindings,
         }
 
+    @property
+    def is_read(self) -> bool:
+        """Whether every kind could be read whole."""
+        return all(each.is_answered for each in self._by_kind.values())
 
-def _selectors(kind: str, policies: Listing[AdmissionPolicy], name: str) -> Webhook | None:
-    matches = (each.spec.match_constraints for each in items(policies) if each.name == name)
-    return next(
-        (
-            Webhook(
-                name=f"{kind} {name}",
-                namespace_selector=each.namespace_selector,
-                object_selector=each.object_selector,
-            )
-            for each in matches
-        ),
-        None,
-    )
+    def stand_in(self, webhook: str) -> Webhook | None:
+        """Return the name and the selectors of the policy that takes the place of a webhook."""
+        kind, policies, name = {
+            MUTATE: ("MutatingAdmissionPolicy", self.mutating, NAME),
+            VALIDATE_PODS: ("ValidatingAdmissionPolicy", self.validating, f"{NAME}-pods"),
+        }[webhook]
+        match = next((each.spec.match_constraints for each in items(policies) if each.name == name), None)
+        if match is None:
+            return None
+        selectors = match.namespace_selector, match.object_selector
+        return Webhook(f"{kind} {name}", namespace_selector=selectors[0], object_selector=selectors[1])
+
+    def differences(self) -> Iterator[str]:
+        """Yield the objects that are missing or not as this release makes them."""
+        for item in [*objects_of(MUTATING, DecisionSettings()), *objects_of(VALIDATING, DecisionSettings())]:
+            kind, name = item["kind"], item["metadata"]["name"]
+            read = self._by_kind[kind]
+            actual = next((each for each in items(read) if each.metadata.name == name), None)
+            if actual is None and read.is_answered:
+                yield f"{kind} {name} (missing)"
+            elif actual is not None and not _is_as_shipped(
+                actual.spec, msgspec.convert(item["spec"], type(actual.spec))
+            ):
+                yield f"{kind} {name}"
 
 
 def _is_as_shipped(actual: Any, shipped: Any) -> bool:
@@ -257,6 +213,11 @@ class Guard:
     def bindings_of(self, policy: str) -> list[AdmissionBinding]:
         """Return the bindings of a policy that exists."""
         return [each for each in self.bindings if each.spec.policy_name == policy and policy in self.policies]
+
+    def variables(self, name: str) -> list[str]:
+        """Return the expressions of a variable in the policies that have it."""
+        policies = self.policies.values()
+        return [each.expression for it in policies for each in it.spec.variables or () if each.name == name]
 
     def refuses(self, policy: str) -> bool:
         """Whether a binding of the policy denies."""

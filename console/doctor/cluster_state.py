@@ -29,18 +29,16 @@ from kai import keys
 from kai.gpu_resources import NVIDIA_PREFIX, is_nothing, names_gpu
 from kai.installation import CONFIG_NAME, NAMESPACE, Installation, SharingMode, configured_modes
 from kai.kaishare_keys import REASON
-from kai.numbers import parse_int
-from kai.pod import MalformedPod, decode_pod
+from kai.pod import MalformedPod, decode_pod, gpu_groups
 from kai.queue import Queue
 from kai.releases import Version
-from kai.share import MIB, Share
-from kai.share_bytes import Card
 from kube import kinds
 from kube.device_kinds import DeviceClass
 from kube.kinds import Kind, PartialObject, gpu_amount
 from kube.metadata import METADATA_ONLY
 from service.command import UsageError
-from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata
+from webhook.policy.distributed import evidence_of, evidence_of_share
+from webhook.policy.labels import Distributed, Mode, NamespacePolicy, PolicyMetadata
 from webhook.policy.plain_gpu import not_plain
 from webhook.policy.reasons import Reason
 from webhook.registration.configuration_objects import (
@@ -54,10 +52,12 @@ from webhook.registration.configurations import CONFIGURATION_NAME, MUTATE, VALI
 PRESENT_LABEL: Final = "nvidia.com/gpu.present"
 """Label of GPU feature discovery. The chart's DaemonSet selects nodes with the value `true`."""
 
-_UNLABELLED: Final = Card(100, MIB)
-"""GPU of a node without the label: KAI's DefaultGpuMemory (`node_info.go`), used for fractions only."""
 _SYNCED: Final = Kind("", "v1", "pods", "Pod", PartialObject)
 _PENDING: Final = {"fieldSelector": "spec.nodeName=,status.phase=Pending"}
+_LABELLED: Final = {
+    "labelSelector": keys.QUEUE_LABEL, "fieldSelector": "status.phase!=Succeeded,status.phase!=Failed",
+}  # fmt: skip
+_GIVEN: Final = (Reason.WHOLE_GPU_CONVERTED.code, Reason.SHARE_INJECTED.code)
 _NO_POLICIES: Final = AdmissionObjects(mutating=Fact(()))
 
 
@@ -69,11 +69,14 @@ class Scope(Flag):
     PRE = auto()  # what an installation needs (`--pre`)
 
 
-class KeptPod(NamedTuple):
-    """A pod with the policy's share, which a new pod like it would not get by the rules of this release."""
+class NotablePod(NamedTuple):
+    """A pod whose share a new pod like it would not get, or a rank of a distributed job."""
 
     name: str  # namespace and name
-    reason: str
+    kept_whole: str = ""  # why a new pod would keep its whole GPU by the rules of this release
+    evidence: str = ""  # that the pod is a rank of a distributed job, such as `a PyTorchJob of 4 ranks`
+    job: tuple[str, str] = ("", "")  # namespace and name of the PodGroup
+    gpu_groups: tuple[str, ...] = ()  # the GPUs that the pod shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +92,7 @@ class Namespace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterNode:
-    """A node as far as the checks need it.
-
-    KAI has three figures for one share. Its status takes the annotation, its scheduler rounds to hundredths
-    for the queue, and compares units of memory for one GPU.
-    """
+    """A node as far as the checks need it."""
 
     name: str
     gpus: float | None = None
@@ -101,9 +100,6 @@ class ClusterNode:
 
     The larger one of allocatable and capacity: a GPU that fails leaves allocatable while its pods run on.
     """
-    memory: int | None = None
-    """MiB of one GPU as in the label, which KAI's status uses (`fraction.go`); None without a valid label."""
-    card: Card | None = None  # one GPU as KAI's scheduler counts it; None without a valid label
     has_gpus: bool = True  # whether the node has GPUs, by its capacity or its labels
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels of a node with GPUs; empty for another one."""
@@ -111,25 +107,18 @@ class ClusterNode:
     conditions: frozenset[str] = frozenset()  # the types of the conditions that are True, not Unknown
 
     @classmethod
-    def of(cls, node: kinds.Node, version: Version | None = None) -> "ClusterNode":
-        """Read a node as the installed release of KAI does; None if the release is unknown."""
+    def of(cls, node: kinds.Node) -> "ClusterNode":
+        """Keep of a node what the checks read."""
         labels = node.metadata.labels
-        label = labels.get(keys.NODE_GPU_MEMORY, "")
         has_gpus = any(
             name.startswith(NVIDIA_PREFIX) and names_gpu(name) and not is_nothing(amount)
             for name, amount in (node.status.capacity or {}).items()
         )
         has_gpus |= labels.get(PRESENT_LABEL) == "true" or keys.NODE_GPU_MEMORY in labels
         allocatable, capacity = gpu_amount(node.status.allocatable), gpu_amount(node.status.capacity)
-        try:
-            memory, card = parse_int(label), Card.from_label(label, version)
-        except ValueError:
-            memory, card = None, None
         return cls(
             name=node.metadata.name,
             gpus=None if allocatable is None or capacity is None else max(allocatable, capacity),
-            memory=memory,
-            card=card,
             has_gpus=has_gpus,
             labels=labels if has_gpus else {},
             taints=node.taints,
@@ -140,25 +129,6 @@ class ClusterNode:
     def is_labelled(self) -> bool:
         """Whether the label `PRESENT_LABEL` has the value `true`."""
         return self.labels.get(PRESENT_LABEL) == "true"
-
-    def in_status(self, share: Share) -> float | None:
-        """Return the GPUs of a share in KAI's status: the devices count once (`ExtractGPUSharingReceived…`).
-
-        None if they depend on the memory of the node's GPUs, and that is unknown.
-        """
-        of_memory = share.memory_mib / self.memory if share.memory_mib is not None and self.memory else None
-        return of_memory if share.fraction is None else share.fraction
-
-    def in_queue(self, share: Share) -> float | None:
-        """Return the GPUs of a share that KAI's scheduler charges to its queue; None as in `in_status`."""
-        if share.memory_mib is not None:
-            return self.card.portion_of_memory(share.memory_mib) * share.devices if self.card else None
-        return share.counted_gpus
-
-    def on_gpu(self, share: Share) -> float | None:
-        """Return the part of each GPU that KAI's scheduler charges to its node; None as in `in_status`."""
-        card = self.card or (None if share.fraction is None else _UNLABELLED)
-        return card.share_bytes(share) / (card.units * card.unit_bytes) if card else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,14 +153,14 @@ class ClusterFacts:
     now: datetime | None = None  # the API server's time; None if unknown
     mutating: Listing[WebhookConfiguration]
     validating: Listing[WebhookConfiguration]
-    namespaces: Listing[Namespace]
-    queues: Listing[Queue]
+    namespaces: Listing[Namespace] = NOT_READ
+    queues: Listing[Queue] = NOT_READ
     other_queue_versions: frozenset[str] = frozenset()  # the versions of queues that are served if v2 is not
     pod_groups: Listing[kinds.PodGroup] = NOT_READ
     priorities: Listing[kinds.PriorityClass] = NOT_READ
     limit_ranges: Listing[kinds.LimitRange] = NOT_READ
     device_classes: Listing[DeviceClass] = NOT_READ
-    kept_whole: Listing[KeptPod] = NOT_READ  # pods with the policy's share whose like would not get it now
+    notable: Listing[NotablePod] = NOT_READ
     nodes: Listing[ClusterNode] = NOT_READ
     waiting: Listing[kinds.Pod] = NOT_READ  # the pods without a node, with their documents
     synced: Listing[PartialObject] = NOT_READ
@@ -214,11 +184,6 @@ class ClusterFacts:
     def is_by_policies(self) -> bool:
         """Whether admission policies alone decide about pods."""
         return self.admission.deciding is not None and self.is_absent
-
-    @property
-    def kai_version(self) -> Version | None:
-        """The release of KAI; None if unknown, or several are installed."""
-        return self.versions[0] if len(self.versions) == 1 else None
 
     @property
     def versions(self) -> tuple[Version, ...]:
@@ -247,9 +212,10 @@ class ClusterFacts:
         return _ours(self.validating, self.options.name, VALIDATE_PODS, VALIDATE_NAMESPACES)
 
     def hook(self, name: str) -> Webhook | None:
-        """Return one of kaishare's webhooks, such as `MUTATE`, which changes pods."""
+        """Return a webhook for pods, such as `MUTATE`; without it the admission policy in its place."""
         ours = filter(None, (self.our_mutating, self.our_validating))
-        return next((hook for each in ours for hook in each.hooks if hook.name == name), None)
+        own = next((hook for each in ours for hook in each.hooks if hook.name == name), None)
+        return own or self.admission.stand_in(name)
 
     @property
     def excluded(self) -> frozenset[str]:
@@ -324,89 +290,65 @@ async def read_cluster(reader: FactReader, options: DoctorOptions) -> ClusterFac
     Raises:
         UsageError: the namespace does not exist.
     """
-    scope, namespace, default_mode = options.scope, options.namespace, options.default_mode
-    mutating = await reader.list(MUTATING)
-    validating = await reader.list(VALIDATING)
-    own = _ours(mutating, options.name, MUTATE)
-    queues = await reader.list(kinds.QUEUES)
-    served = (await reader.served()).value or () if queues.why is Why.UNSERVED else ()
-    versions = (kind.version for kind in served if kind.name == kinds.QUEUES.full_resource)
-    running, webhook_pods = RunningSettings(default_mode=default_mode), NOT_READ
-    if own is not None or mutating.value is None:
-        home = webhook_namespace(own)
-        running = await read_running_settings(reader, home, default_mode)
-        webhook_pods = await reader.list(
-            kinds.PODS, home, query={"labelSelector": WEBHOOK_LABELS}, what=f"the webhook's pods in {home}"
-        )
-    admission = await _read_admission(reader, scope)
-    if admission.deciding is not None and own is None and mutating.value is not None:
-        running = RunningSettings(deployed=admission.settings, default_mode=default_mode)
+    scope, namespace = options.scope, options.namespace
     cluster = ClusterFacts(
         options=options,
-        mutating=mutating,
-        validating=validating,
-        namespaces=await _read_namespaces(reader, namespace, running.rules.default_mode),
-        queues=queues,
-        other_queue_versions=frozenset(versions),
+        mutating=await reader.list(MUTATING),
+        validating=await reader.list(VALIDATING),
+        queues=await reader.list(kinds.QUEUES),
         priorities=await reader.list(kinds.PRIORITY_CLASSES),
-        running=running,
-        admission=admission,
-        webhook_pods=webhook_pods,
+        admission=await _read_admission(reader, scope),
+        running=RunningSettings(default_mode=options.default_mode),
     )
+    home = webhook_namespace(cluster.our_mutating)
+    facts: dict[str, Any] = {}
+    if cluster.queues.why is Why.UNSERVED:
+        served = items(await reader.served())
+        names = {kind.version for kind in served if kind.name == kinds.QUEUES.full_resource}
+        facts["other_queue_versions"] = frozenset(names)
+    if not cluster.is_absent or cluster.is_by_policies:
+        facts["running"] = await read_running_settings(reader.client, home, options.default_mode)
+    if not cluster.is_absent:
+        what = f"the webhook's pods in {home}"
+        query = {"labelSelector": WEBHOOK_LABELS}
+        facts["webhook_pods"] = await reader.list(kinds.PODS, home, query=query, what=what)
+    cluster = replace(cluster, **facts)
+    default_mode = cluster.running.rules.default_mode
+    cluster = replace(cluster, namespaces=await _read_namespaces(reader, namespace, default_mode))
     # KAI's Service, or that of a webhook that matches KAI's schedulers.
     of_kai = sorted(cluster.kai_mutating, key=lambda item: not item.is_served_by_kai)
     home = next(filter(None, (item.service_namespace for item in of_kai)), NAMESPACE)
     programs = await reader.list(kinds.PODS, home)
-    installation = None
-    if programs.value is not None:
-        installation = Installation.seen_in(
-            (each, pod.status.is_ready) for pod in programs.value for each in pod.spec.containers or ()
-        )
     configs: Kind[Any] = kinds.KAI_CONFIGS
-    more: dict[str, Any] = {
+    facts = {
         "kai_namespace": home,
-        "installation": installation,
         "configured_modes": await reader.get(configs, CONFIG_NAME, decode=configured_modes),
+        "installation": None
+        if programs.value is None
+        else Installation.seen_in(
+            (each, pod.status.is_ready) for pod in programs.value for each in pod.spec.containers or ()
+        ),
     }
     if scope is not Scope.PRE:
-        more["pod_groups"] = await reader.list(kinds.POD_GROUPS, namespace)
-        more["waiting"] = await reader.list(kinds.PODS, namespace, query=_PENDING, decode=_waiting)
+        facts["pod_groups"] = await reader.list(kinds.POD_GROUPS, namespace)
+        facts["waiting"] = await reader.list(kinds.PODS, namespace, query=_PENDING, decode=_waiting)
     if cluster.acting:
-        more["limit_ranges"] = await reader.list(kinds.LIMIT_RANGES, namespace)
+        facts["limit_ranges"] = await reader.list(kinds.LIMIT_RANGES, namespace)
     if scope is not Scope.NAMESPACE:
-        more["nodes"] = await _read_nodes(reader, installation)
-        if cluster.acting:
-            classes = await reader.list(kinds.DEVICE_CLASSES)
-            more["device_classes"] = NOT_READ if classes.why is Why.UNSERVED else classes
-            more["kept_whole"] = await reader.list(
-                kinds.PODS,
-                query={"labelSelector": keys.QUEUE_LABEL},
-                decode=partial(_kept_whole, cluster),
-                what="pods with shares",
-                keeps_little=True,
-            )
+        nodes: Kind[Any] = kinds.NODES
+        facts["nodes"] = await reader.list(nodes, decode=lambda each: ClusterNode.of(nodes.decode(each)))
         query = {"labelSelector": keys.VCLUSTER_MANAGED_BY}
-        more["synced"] = await reader.list(
+        facts["synced"] = await reader.list(
             _SYNCED, query=query, accept=METADATA_ONLY, what="pods of vClusters"
         )
-    return replace(cluster, **more, now=reader.client.server_time())
-
-
-async def reread(reader: FactReader, cluster: ClusterFacts) -> ClusterFacts:
-    """Return the cluster with its queues, PodGroups and nodes as they are now."""
-    return replace(
-        cluster,
-        queues=await reader.list(kinds.QUEUES),
-        pod_groups=await reader.list(kinds.POD_GROUPS),
-        nodes=await _read_nodes(reader, cluster.installation),
-        now=reader.client.server_time(),
-    )
-
-
-async def _read_nodes(reader: FactReader, installed: Installation | None) -> Listing[ClusterNode]:
-    kind: Kind[Any] = kinds.NODES
-    version = installed.version if installed else None
-    return await reader.list(kind, decode=lambda document: ClusterNode.of(kind.decode(document), version))
+        if cluster.acting:
+            classes = await reader.list(kinds.DEVICE_CLASSES)
+            facts["device_classes"] = NOT_READ if classes.why is Why.UNSERVED else classes
+            facts["notable"] = await reader.list(
+                kinds.PODS, query=_LABELLED, decode=partial(_notable, cluster), what="pods with shares",
+                keeps_little=True,
+            )  # fmt: skip
+    return replace(cluster, **facts, now=reader.client.server_time())
 
 
 async def _read_admission(reader: FactReader, scope: Scope) -> AdmissionObjects:
@@ -432,17 +374,26 @@ def _own_binding(document: bytes) -> kinds.AdmissionBinding | None:
     return binding if binding.spec.policy_name.startswith(NAME) else None
 
 
-def _kept_whole(cluster: ClusterFacts, document: bytes) -> KeptPod | None:
-    """Return a pod with the policy's share, if a new pod like it would not get one."""
+def _notable(cluster: ClusterFacts, document: bytes) -> NotablePod | None:
     try:
         pod = decode_pod(document)
     except MalformedPod:
         return None
-    given = (Reason.WHOLE_GPU_CONVERTED.code, Reason.SHARE_INJECTED.code)
-    if pod.annotations.get(REASON) not in given or pod.namespace not in cluster.acting:
+    policy = cluster.acting.get(pod.namespace)
+    if policy is None:
         return None
-    finding = not_plain(pod.namespace, pod, cluster.running.rules)
-    return None if finding is None else KeptPod(f"{pod.namespace}/{pod.name}", finding.reason.code)
+    kept = evidence = None
+    if pod.annotations.get(REASON) in _GIVEN:
+        kept = not_plain(pod.namespace, pod, cluster.running.rules)
+    groups = tuple(dict.fromkeys(gpu_groups(pod.labels)))
+    if policy.distributed is Distributed.KEEP and pod.scheduler_name == policy.scheduler and pod.node_name:
+        whole = next((each for each in pod.containers if each.asks(keys.GPU_RESOURCE)), None)
+        evidence = evidence_of(pod, whole) if whole else evidence_of_share(pod) if groups else None
+    if kept is None and evidence is None:
+        return None
+    name = f"{pod.namespace}/{pod.name}"
+    job = (pod.namespace, pod.annotations.get(keys.POD_GROUP_NAME, ""))
+    return NotablePod(name, kept.reason.code if kept else "", str(evidence or ""), job, groups)
 
 
 def _waiting(document: bytes) -> kinds.Pod | None:

@@ -17,7 +17,6 @@ from console.caller import (
 from console.cluster.agents import add_agent_options, parse_agent_options
 from console.cluster.facts import Fact, FactReader, Why, not_visible_line
 from console.doctor import (
-    accounting,
     dry_run,
     gpu_supply,
     guard,
@@ -121,7 +120,7 @@ CHECKS: Final[tuple[Check | Measurement, ...]] = (
     Check("pods without KAI's webhook", kai_checks.kai_saw_the_pods),
     Measurement("RuntimeClass", kai_checks.runtime_classes_exist, _WHOLE | _PRE),
     Measurement("autoscaling", kai_checks.nodes_are_added),
-    Measurement("accounting", accounting.requests_add_up),
+    Check("distributed jobs", gpu_supply.ranks_are_apart, _WHOLE, ("notable",)),
     Check("pending pods", queues.pods_get_nodes, _POLICY, ("waiting",)),
     Check("node labels", node_checks.nodes_are_labelled, _WHOLE | _PRE, ("nodes",)),
     Check("plain GPUs", gpu_supply.gpus_are_plain, _WHOLE | _PRE, ("nodes",)),

@@ -81,13 +81,34 @@ def _of_pods(cluster: ClusterFacts, sharing: set[str]) -> Iterator[CheckResult]:
             f"{listed(hosting)}: pods that a vCluster's syncer made keep their whole GPU",
             "install kaishare inside the vCluster, too, whose webhook sets the shares of its pods",
         )
-    by_reason = grouped((each.reason, each.name) for each in items(cluster.kept_whole))
+    by_reason = grouped((each.kept_whole, each.name) for each in items(cluster.notable) if each.kept_whole)
     for reason, names in sorted(by_reason.items()):
         yield warning(
             f"{counted(len(names), 'pod')} with a share that a new pod would not get ({one_line(reason)}):"
             f" {listed(names)}",
             "a new pod keeps its whole GPU: let the queue's quota grow before these pods are created again",
         )
+
+
+def ranks_are_apart(cluster: ClusterFacts) -> Iterator[CheckResult]:
+    """Yield a warning about ranks of one job, those of one PodGroup, on one GPU; else the number of ranks."""
+    ranks = [pod for pod in items(cluster.notable) if pod.evidence]
+    by_gpu = grouped(
+        ((pod.job, gpu), f"{pod.name} ({pod.evidence})")
+        for pod in ranks
+        for gpu in pod.gpu_groups
+        if pod.job[1]
+    )
+    together = {pod for pods in by_gpu.values() if len(pods) > 1 for pod in pods}
+    if together:
+        yield warning(
+            f"{counted(len(together), 'rank')} on a GPU with another rank of the job: {listed(together)}",
+            'give ranks whole GPUs: annotation kaishare.dev/whole-gpu: "true" in the template, and no share;'
+            " or allow it with kaishare.dev/distributed=share on the namespace",
+        )
+    elif ranks and cluster.notable.is_known:
+        whole = sum(not pod.gpu_groups for pod in ranks)
+        yield ok(f"no GPU has two ranks of a job; {counted(whole, 'rank')} with whole GPUs")
 
 
 async def devices_are_given_once(cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:

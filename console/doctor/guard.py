@@ -1,9 +1,8 @@
 """Checks of the guard: its parameters, its difference from this release's, and whether it refuses."""
 
 import re
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from console.cluster.agents import VERSION_LABEL
 from console.cluster.facts import FactReader, Listing, Why, items
@@ -34,48 +33,58 @@ _STRING: Final = re.compile(r"'([A-Za-z0-9._-]*)'|\"([A-Za-z0-9._-]*)\"")
 
 
 def parameter_findings(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult]:
-    for name in _LISTS:
-        if unreadable := [policy for policy, values in _values(guard, name).items() if values is None]:
-            yield _result(guard, unreadable)(
-                f"{listed(unreadable)}: the variable {name} is not a list of names in quotes",
-                f"set guard.{name} of the chart",
-            )
-    own, values = cluster.kai_namespace, _values(guard, "kaiNamespaces").items()
-    lacking = [policy for policy, names in values if names is not None and own not in names]
-    if lacking and cluster.kai_mutating:
-        yield _result(guard, lacking)(
-            f"{listed(lacking)}: kaiNamespaces lacks {one_line(own)}, where KAI's webhook runs: KAI's own"
-            " requests are refused",
-            "add the namespace to guard.kaiNamespaces of the chart",
+    """Yield values that weaken the guard or do not fit the cluster; only warnings if it refuses nothing."""
+    make = problem if any(map(guard.refuses, guard.policies)) else warning
+    read = {name: [values_of(text) for text in guard.variables(name)] for name in _LISTS}
+    for name in [name for name, lists in read.items() if None in lists]:
+        what = f"the variable {name} is not a list of names in quotes"
+        yield make(what, f"set guard.{name} of the chart")
+    own, chart = cluster.kai_namespace, "guard.kaiNamespaces of the chart"
+    if cluster.kai_mutating and any(own not in names for names in read["kaiNamespaces"] if names is not None):
+        yield make(
+            f"kaiNamespaces lacks {one_line(own)}, where KAI's webhook runs: KAI's own requests are refused",
+            f"add the namespace to {chart}",
         )
     tenants = {name for name in cluster.policies if name not in cluster.excluded} | set(hosts(cluster))
-    for name, policies in _by_value(guard, "kaiNamespaces").items():
-        if name != own:
-            make: Callable[[str, str], CheckResult] = warning
-            whose = "namespace"
-            if name in tenants:
-                make, whose = _result(guard, policies), "tenant's namespace"
-            yield make(
-                f"{listed(policies)}: kaiNamespaces has {one_line(name)}: the accounts of the {whose}"
-                f" {one_line(name)} may write KAI's keys",
-                "unless KAI runs there, remove the namespace from guard.kaiNamespaces of the chart",
-            )
+    for name in sorted(exempt_namespaces(guard) - {own}):
+        of, whose = (make, "tenant's namespace") if name in tenants else (warning, "namespace")
+        yield of(
+            f"kaiNamespaces has {one_line(name)}: the accounts of the {whose} may write KAI's keys",
+            f"unless KAI runs there, remove the namespace from {chart}",
+        )
     used = {policy.scheduler for policy in cluster.managed.values()} | cluster.matched_schedulers
     advice = "set guard.schedulerName of the chart"
-    for name, policies in _by_value(guard, "schedulerName").items():
-        title = f"{listed(policies)}: schedulerName is"
+    for name in sorted(_names(read["schedulerName"])):
         if name == keys.DEFAULT_SCHEDULER:
-            yield _result(guard, policies)(f"{title} {name}: pods of vClusters get GPUs without KAI", advice)
+            yield make(f"schedulerName is {name}: pods of vClusters get GPUs without KAI", advice)
         elif used and name not in used:
-            yield warning(f"{title} {quoted(name)}, but pods of KAI use {listed(used)}", advice)
-    yield from _preemptible_classes(guard, cluster)
+            yield warning(f"schedulerName is {quoted(name)}, but pods of KAI use {listed(used)}", advice)
+    preemptible, chart = _names(read["preemptibleClasses"]), "guard.preemptibleClasses of the chart"
+    if not preemptible or not cluster.priorities.is_known:
+        return  # an admission policy cannot read PriorityClasses, so that the names are compared here
+    classes = {each.metadata.name: each.value for each in items(cluster.priorities)}
+    if wrong := [name for name in preemptible if classes.get(name, 0) >= _PREEMPTIBLE_BELOW]:
+        yield make(
+            f"preemptibleClasses has {listed(wrong)}, whose value is {_PREEMPTIBLE_BELOW} or more: pods that"
+            " started as preemptible can move there, and KAI never reclaims their GPUs",
+            f"remove these classes from {chart}",
+        )
+    low = {name for name, value in classes.items() if value < _PREEMPTIBLE_BELOW}
+    if missing := low - preemptible:
+        yield warning(
+            f"preemptibleClasses lacks {listed(missing)}, whose value is below {_PREEMPTIBLE_BELOW}: a"
+            " workload with pods cannot change to them",
+            f"add these classes to {chart}",
+        )
 
 
-def parameters_text(guard: Guard, policies: Collection[str]) -> str:
-    """Return the parameters of some policies with their values, such as `kaiNamespaces: kai-scheduler`."""
-    of = {name: _by_value(guard, name).items() for name in _LISTS}
-    values = {name: [value for value, by in of[name] if not set(by).isdisjoint(policies)] for name in of}
-    return joined(f"{name}: {listed(names)}" for name, names in values.items() if names)
+def exempt_namespaces(guard: Guard) -> set[str]:
+    """Return the namespaces whose accounts count as KAI's."""
+    return _names(map(values_of, guard.variables("kaiNamespaces")))
+
+
+def _names(lists: Iterable[tuple[str, ...] | None]) -> set[str]:
+    return {name for names in lists for name in names or ()}
 
 
 def values_of(expression: str) -> tuple[str, ...] | None:
@@ -90,49 +99,6 @@ def values_of(expression: str) -> tuple[str, ...] | None:
     return tuple(match[1] or match[2] or "" for match in matches if match) if all(matches) else None
 
 
-def _values(guard: Guard, name: str) -> dict[str, tuple[str, ...] | None]:
-    """Return the values of a parameter (`values_of`) by policy, for the policies that have it."""
-    return {
-        policy.name: values_of(variable.expression)
-        for policy in guard.policies.values()
-        for variable in policy.spec.variables or ()
-        if variable.name == name
-    }
-
-
-def _by_value(guard: Guard, name: str) -> Mapping[str, list[str]]:
-    """Return the policies that have a value in a parameter, by value."""
-    by_policy = _values(guard, name).items()
-    return grouped((value, policy) for policy, values in by_policy for value in values or ())
-
-
-def _preemptible_classes(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Compare the list with the PriorityClasses, which an admission policy cannot read."""
-    named = _by_value(guard, "preemptibleClasses")
-    if not named or not cluster.priorities.is_known:
-        return
-    values = {each.metadata.name: each.value for each in items(cluster.priorities)}
-    wrong = [name for name in named if values.get(name, 0) >= _PREEMPTIBLE_BELOW]
-    missing = [name for name, value in values.items() if value < _PREEMPTIBLE_BELOW and name not in named]
-    if wrong:
-        yield _result(guard, _values(guard, "preemptibleClasses"))(
-            f"preemptibleClasses has {listed(wrong)}, whose value is {_PREEMPTIBLE_BELOW} or more: pods that"
-            " started as preemptible can move there, and KAI never reclaims their GPUs",
-            "remove these classes from guard.preemptibleClasses of the chart",
-        )
-    if missing:
-        yield warning(
-            f"preemptibleClasses lacks {listed(missing)}, whose value is below {_PREEMPTIBLE_BELOW}: a"
-            " workload with pods cannot change to them",
-            "add these classes to guard.preemptibleClasses of the chart",
-        )
-
-
-def _result(guard: Guard, policies: Collection[str]) -> Callable[[str, str], CheckResult]:
-    """Return `problem` if one of the policies refuses, else `warning`."""
-    return problem if any(map(guard.refuses, policies)) else warning
-
-
 _APPLY: Final = "upgrade the chart with guard.enabled=true and guard.action=deny"
 _INSTALL: Final = (
     f"{_APPLY}; until then users of these namespaces can use other queues, and change a pod's share and"
@@ -143,15 +109,14 @@ _UNSELECTED: Final = "no binding selects their objects for"
 _REPORTING: Final = "the guard only reports violations of"
 
 
-@dataclass(frozen=True, slots=True)
-class _Section:
+class _Section(NamedTuple):
     """What the guard does in the namespaces that need it for one reason."""
 
     guarded: Guarded
-    namespaces: Collection[str]
     refusing: Mapping[str, Sequence[str]]  # the namespaces where a policy refuses, by policy
-    findings: Sequence[CheckResult]
+    gaps: Sequence[CheckResult]
     excluded: Collection[str]  # namespaces that the administrator excluded by name
+    others: int  # number of the other namespaces
 
 
 async def guard_stands(cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:
@@ -171,24 +136,29 @@ async def guard_stands(cluster: ClusterFacts, reader: FactReader) -> AsyncIterat
         _assess(guard, Guarded.ENFORCE, {name: cluster.labels[name] for name in cluster.enforced}),
         _assess(guard, Guarded.VCLUSTERS, {name: cluster.labels.get(name, {}) for name in hosts(cluster)}),
     ]
-    exempt = _by_value(guard, "kaiNamespaces").keys()
+    exempt = exempt_namespaces(guard)
     trials = [
         await prove(reader.client, cluster.pod_groups, exempt, section.guarded, section.refusing)
         for section in sections
     ]
     findings = [
         *_changes(guard),
-        *(finding for section in sections for finding in section.findings),
+        *(gap for section in sections for gap in section.gaps),
         *parameter_findings(guard, cluster),
-        *_surroundings(guard, cluster),
         *_proof_findings([*trials[0], *trials[1]]),
     ]
+    installed = cluster.installation
+    is_running = not installed or not installed.programs or "podgroupcontroller" in installed.ready
+    if PODGROUPS in guard.policies and not is_running:
+        what = "KAI's podgroup-controller is not running: the guard takes new PodGroups for empty, so that"
+        advice = f"start it again: kubectl -n {cluster.kai_namespace} get pods"
+        findings.append(problem(f"{what} they can be deleted under their pods, and keeps old ones", advice))
     for finding in findings:
         yield finding
     if all(each.is_answered for each in lists) and not exit_status(findings):
         for section, tried in zip(sections, trials, strict=True):
-            if not section.findings and len(section.namespaces) > len(section.excluded):
-                yield _stands(guard, section, tried)
+            if not section.gaps and section.others:
+                yield _stands(section, tried)
 
 
 def _changes(guard: Guard) -> Iterator[CheckResult]:
@@ -197,13 +167,9 @@ def _changes(guard: Guard) -> Iterator[CheckResult]:
             make = problem if guard.refuses(name) or policy.spec.mutations else warning
             what = f"{one_line(name)} is not as its release made it: it may admit forbidden requests"
             yield make(what, _APPLY)
-    releases = grouped(
-        (policy.metadata.labels.get(VERSION_LABEL, ""), name) for name, policy in guard.policies.items()
-    )
-    for release, names in sorted(releases.items()):
-        if release != version():
-            of = one_line(release) if release else "an unknown release"
-            yield warning(f"{listed(names)}: of {of}; this is {version()}", _APPLY)
+    releases = {name: each.metadata.labels.get(VERSION_LABEL, "") for name, each in guard.policies.items()}
+    if others := [f"{name} ({each or 'unknown'})" for name, each in releases.items() if each != version()]:
+        yield warning(f"of another release than this command, {version()}: {listed(others)}", _APPLY)
 
 
 def _assess(guard: Guard, guarded: Guarded, namespaces: Mapping[str, Mapping[str, str]]) -> _Section:
@@ -231,7 +197,7 @@ def _assess(guard: Guard, guarded: Guarded, namespaces: Mapping[str, Mapping[str
         (problem if is_problem else warning)(f"{listed(names)}: {guarded}, but {gap}", _INSTALL)
         for (gap, is_problem), names in grouped(gaps).items()
     ]
-    return _Section(guarded, namespaces, grouped(refusing), findings, excluded)
+    return _Section(guarded, grouped(refusing), findings, excluded, len(namespaces) - len(excluded))
 
 
 def _state(guard: Guard, guarded: Guarded, policy: str, name: str, labels: Mapping[str, str]) -> str:
@@ -247,18 +213,6 @@ def _state(guard: Guard, guarded: Guarded, policy: str, name: str, labels: Mappi
     return _REPORTING if covering else _UNSELECTED
 
 
-def _surroundings(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult]:
-    if PODGROUPS not in guard.policies:
-        return
-    installation = cluster.installation
-    if installation and installation.programs and "podgroupcontroller" not in installation.ready:
-        yield problem(
-            "KAI's podgroup-controller is not running: the guard takes new PodGroups for empty, so that they"
-            " can be deleted under their pods, and keeps old ones",
-            f"start it again: kubectl -n {cluster.kai_namespace} get pods",
-        )
-
-
 def _proof_findings(trials: Sequence[Trial]) -> Iterator[CheckResult]:
     subjects = [(trial, f"{trial.breach.title} ({trial.breach.policy})") for trial in trials]
     admitted = grouped((trial.namespace, subject) for trial, subject in subjects if trial.is_admitted)
@@ -272,16 +226,11 @@ def _proof_findings(trials: Sequence[Trial]) -> Iterator[CheckResult]:
         yield unknown(f"not proved: {', '.join(names)}: {why}")
 
 
-def _stands(guard: Guard, section: _Section, trials: Sequence[Trial]) -> CheckResult:
+def _stands(section: _Section, trials: Sequence[Trial]) -> CheckResult:
     refused = [trial for trial in trials if trial.is_refused]
-    count = len(section.namespaces) - len(section.excluded)
     is_host = section.guarded is Guarded.VCLUSTERS
     places = ("host namespace of vClusters", "host namespaces of vClusters") if is_host else ("namespace",)
     where, titles = listed({trial.namespace for trial in refused}), [trial.breach.title for trial in refused]
-    parts = (
-        f"refuses in {counted(count, *places)}, as this release's",
-        f"proved by dry runs in {where}: {', '.join(titles)}" if refused else "not proved",
-        parameters_text(guard, section.guarded.policies),
-        f"not guarded: {listed(section.excluded)}" if section.excluded else "",
-    )
-    return ok(joined(filter(None, parts)))
+    proof = f"proved by dry runs in {where}: {', '.join(titles)}" if refused else "not proved"
+    unguarded = f"; not guarded: {listed(section.excluded)}" if section.excluded else ""
+    return ok(f"refuses in {counted(section.others, *places)}, as this release's; {proof}{unguarded}")

@@ -4,21 +4,18 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Final
 
 from console.cluster.facts import FactReader, items
-from console.cluster.rules import assumed_of, is_missed_by_kai, missed_by_kai, release_effects, sharing_off
+from console.cluster.rules import is_missed_by_kai, missed_by_kai, release_effects, sharing_off
 from console.doctor.check_results import CheckResult, State, grouped, ok, problem, unknown, warning
 from console.doctor.cluster_state import ClusterFacts, Scope
 from console.doctor.policy_checks import labelled_hosts
-from console.render.policy_manifests import RELEASES
 from kai import keys
 from kai.installation import CONFIG_NAME, RESERVATION_NAMESPACE, RUNTIME_CLASS, Installation, SharingMode
 from kai.kaishare_keys import FRAMEWORK_MEMORY
-from kai.releases import Version
 from kube.kinds import CONFIG_MAPS, PODS, RUNTIME_CLASSES, Pod
 from service.text import counted, listed, one_line
 from webhook.policy.labels import FrameworkMemory
 from webhook.registration.configuration_objects import WebhookConfiguration
 
-_POLICY: Final = "MutatingAdmissionPolicy kaishare"
 _MODES: Final[Mapping[SharingMode, str]] = {
     SharingMode.NON_MEMORY_ENFORCED: "on, without memory limits (NonMemoryEnforced)",
     SharingMode.HAMI_CORE: "on, with limits enforced by HAMi-core (HamiCore)",
@@ -30,33 +27,24 @@ def release_fits(cluster: ClusterFacts) -> Iterator[CheckResult]:
     if cluster.installation is None:
         return
     is_known, configured = cluster.running.knows("kai_version"), cluster.running.rules.kai_version
-    if cluster.is_by_policies:
-        option = f"{_POLICY} was not compared with KAI's release"
-    elif not is_known:
-        option = "the webhook's --kai-version is not known"
-    elif configured is None:
-        option = "the webhook runs without --kai-version"
-    else:
-        option = f"the webhook runs with --kai-version {configured}"
-    version = cluster.kai_version
+    option = f"kaishare runs with --kai-version {configured}" if configured else ""
+    option = option or f"kaishare's --kai-version is {'unset' if is_known else 'not known'}"
+    version = cluster.installation.version
     if version is None:
         yield _without_release(cluster.installation, cluster.kai_namespace, option)
         return
     advice = f"install kaishare with kaiVersion={version} (--kai-version)"
-    if cluster.is_by_policies:
-        yield _assumed_by_policies(cluster.admission.release_properties, version, advice)
-    elif cluster.is_absent:
+    if cluster.is_absent and not cluster.is_by_policies:
         yield ok(f"{version}; {advice}")
     elif not is_known:
         yield unknown(f"{version}; {option}", advice)
     elif configured == version:
-        yield ok(f"{version}, as the webhook's --kai-version")
+        yield ok(f"{version}, as kaishare's --kai-version")
     else:
-        effects = release_effects(assumed_of(configured), version)
+        effects = release_effects(configured, version, warns=not cluster.is_by_policies)
         make = problem if configured and effects else warning
-        same = "; its answers are the same for both" if configured else ""
-        title = f"KAI is {version}" if configured else str(version)
-        yield make(f"{title}, and {option}{f'; it {effects}' if effects else same}", advice)
+        effects = f"it {effects}" if effects else "its answers are the same"
+        yield make(f"KAI is {version}, and {option}; {effects}", advice)
 
 
 def _without_release(installed: Installation, namespace: str, option: str) -> CheckResult:
@@ -70,19 +58,6 @@ def _without_release(installed: Installation, namespace: str, option: str) -> Ch
         )
     versions = " and ".join(map(str, installed.versions))
     return problem(f"{versions} are installed together", "finish or undo the upgrade of KAI")
-
-
-def _assumed_by_policies(assumed: Mapping[str, bool | None], version: Version, advice: str) -> CheckResult:
-    unclear = [variable for variable, (name, _) in RELEASES.items() if assumed[name] is None]
-    if unclear:
-        what = f"{version}; {_POLICY} has no value true or false for {listed(unclear)}"
-        return unknown(what, advice)
-    effects = release_effects(assumed, version)
-    if not effects:
-        return ok(f"{version}, and {_POLICY} fits it")
-    if not any(assumed.values()):
-        return warning(f"{version}, and {_POLICY} fits KAI's oldest releases; it {effects}", advice)
-    return problem(f"KAI is {version}, and {_POLICY} fits another release; it {effects}", advice)
 
 
 def sharing_is_on(cluster: ClusterFacts) -> Iterator[CheckResult]:

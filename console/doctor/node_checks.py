@@ -10,7 +10,8 @@ import asyncio
 import re
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence, Sized
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -34,7 +35,7 @@ from kube.answers import REQUEST_ERRORS, ApiError
 from kube.client import KubeClient
 from kube.kinds import DAEMON_SETS, Controller, Pod
 from service.command import UsageError
-from service.text import MOST_LINES, counted, joined, listed, one_line
+from service.text import counted, joined, listed, one_line
 from service.units import duration
 from service.version import version
 
@@ -113,24 +114,21 @@ def _uncovered(nodes: Sequence[ClusterNode], daemon_set: Controller | None) -> I
     by_reason = grouped(
         ("; ".join(obstacles(daemon_set, node)) if daemon_set else "", node.name) for node in nodes
     )
-    unlabelled = [node.name for node in nodes if not node.is_labelled]
     problems = []
     for reasons, names in sorted(by_reason.items()):
         what = f"{_nodes(names, 'has', 'have')} no agent: {listed(names)}; the usage of their GPUs is unknown"
-        advice = "compare the taints of the nodes with agent.tolerations of the chart, and check"
-        advice += " --agent-namespace"
+        advice = f"compare labels ({PRESENT_LABEL}=true) and taints of the nodes with agent.nodeSelector and"
+        advice += " agent.tolerations of the chart, and check --agent-namespace"
         if daemon_set is not None:
             name, namespace = daemon_set.metadata.name, daemon_set.metadata.namespace
             wants = counted(daemon_set.status.desired_number_scheduled, "pod")
             detail = "also there: its pods are not created or not scheduled"
-            advice = f"kubectl -n {namespace} describe daemonset {name}; see also agent readiness"
             if reasons:
                 detail = f"and not there: {reasons}"
                 advice = "correct the named values of the chart, or the labels and taints of the nodes"
+            else:
+                advice = f"kubectl -n {namespace} describe daemonset {name}; see also agent readiness"
             what = f"{what}. DaemonSet {name} wants {wants}, {detail}"
-        elif unlabelled:
-            advice = f"set the label {PRESENT_LABEL}=true on {listed(unlabelled)}, or change"
-            advice += " agent.nodeSelector of the chart"
         problems.append(problem(what, advice))
     yield from limited(problems, "more reason")
 
@@ -155,8 +153,8 @@ def obstacles(daemon_set: Controller, node: ClusterNode) -> Iterator[str]:
 
 
 async def agents_work(cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:
-    agents = Agents(reader.client, options=cluster.options.agents)
     namespace = cluster.options.agents.namespace
+    agents = Agents(reader.client, options=cluster.options.agents)
     pods: list[Pod] | None = None
     daemon_sets: Sequence[Controller] = ()
     try:
@@ -189,8 +187,7 @@ async def agents_work(cluster: ClusterFacts, reader: FactReader) -> AsyncIterato
             yield result
     if pods:
         finding = await scraping_finding(reader.client, namespace, cluster.options.prometheus)
-        for result in named("scraping", [finding]):
-            yield result
+        yield replace(finding, check="scraping")
 
 
 _PROMETHEUS_SECONDS: Final = 10.0
@@ -237,16 +234,13 @@ def pod_findings(
 ) -> Iterator[CheckResult]:
     failures = {reading.pod.metadata.uid: reading.failure for reading in readings}
     unready = [pod for pod in pods if not (pod.status.is_ready or pod.metadata.deletion_timestamp)]
-    for pod in unready[:MOST_LINES]:
-        detail = failures.get(pod.metadata.uid) or pod.status.trouble
+    problems = []
+    for pod in unready:
+        detail = one_line(failures.get(pod.metadata.uid) or pod.status.trouble)
         restarts = f", {counted(pod.status.restarts, 'restart')}" if pod.status.restarts else ""
-        yield problem(
-            f"{place(pod, now)}: {one_line(detail)}{restarts}",
-            f"kubectl -n {pod.metadata.namespace} describe pod {pod.name}, and its log",
-        )
-    if len(unready) > MOST_LINES:
-        names = [pod.spec.node_name or pod.name for pod in unready[MOST_LINES:]]
-        yield problem(f"and {counted(len(names), 'more agent')} not ready: {listed(names)}")
+        advice = f"kubectl -n {pod.metadata.namespace} describe pod {pod.name}, and its log"
+        problems.append(problem(f"{place(pod, now)}: {detail}{restarts}", advice))
+    yield from limited(problems, "more agent not ready", "more agents not ready")
     terminating = [place(pod, now) for pod in pods if pod.metadata.deletion_timestamp]
     if terminating:
         yield unknown(
@@ -277,60 +271,48 @@ def response_findings(readings: Sequence[AgentReading], now: datetime | None) ->
 
 
 def attribution_findings(readings: Sequence[AgentReading]) -> Iterator[CheckResult]:
+    """Yield what the agents say of attribution: a line for each reason, with the first node's detail."""
     received_of = [(each.pod, each.received) for each in readings if each.received is not None]
-    suspended: defaultdict[str, dict[str, str]] = defaultdict(dict)
-    minor: defaultdict[str, dict[str, str]] = defaultdict(dict)
-    acts: dict[str, str] = {}
-    stale, waiting, failed, unknown_memory = [], [], [], []
+    found: defaultdict[tuple[int, str], dict[str, str]] = defaultdict(dict)
+    advice: dict[str, str] = {}
+
+    def add(rank: int, what: str, act: str, node: str, detail: str = "") -> None:
+        found[rank, what].setdefault(node, detail)
+        advice.setdefault(what, act)
+
     for pod, received in received_of:
         node, answer = pod.spec.node_name, received.answer
         for entry in answer.problems:
-            kind = minor if entry.reason in _MINOR else suspended
-            reason, detail = (one_line(text, _LONGEST_DETAIL) for text in (entry.reason, entry.detail))
-            kind[reason].setdefault(node, detail)
-            act, section = (
-                one_line(text or "", _LONGEST_DETAIL) for text in (entry.first_act, entry.runbook)
+            reason, detail, act, section = (
+                one_line(text or "", _LONGEST_DETAIL)
+                for text in (entry.reason, entry.detail, entry.first_act, entry.runbook)
             )
-            acts.setdefault(reason, f"{act} See {link(f'docs/runbooks.md#{section}')}." if act else "")
-        unknown_memory += [
-            f"GPU {gpu.index} of {one_line(node)}: {one_line(gpu.memory_unknown, _LONGEST_DETAIL)}"
-            for gpu in answer.gpus
-            if gpu.memory_unknown
-        ]
-        if answer.attribution_ok is None:
-            waiting += [node] * pod.status.is_ready
-        elif not answer.attribution_ok and not answer.problems:
-            failed.append(node)
+            act = f"{act} See {link(f'docs/runbooks.md#{section}')}." if act else ""
+            add(2 if entry.reason in _MINOR else 1, reason, act, node, detail)
+        for gpu in answer.gpus:
+            if gpu.memory_unknown:
+                detail = f"GPU {gpu.index}, {one_line(gpu.memory_unknown, _LONGEST_DETAIL)}"
+                add(3, "memory of GPUs unknown", _UNKNOWN_MEMORY, node, detail)
+        if answer.attribution_ok is None and pod.status.is_ready:
+            add(4, "no sample yet", "run doctor again", node)
+        elif answer.attribution_ok is False and not answer.problems:
+            add(0, "not possible", "see the agent's log", node)
         if received.age is not None and received.age > _STALE_SECONDS:
-            stale.append(f"{node} ({duration(received.age)})")
-    lines = []
-    if failed:
-        lines.append(problem(f"not possible on {listed(failed)}", "see the agent's log"))
-    if stale:
-        lines.append(problem(f"the figures are old: {listed(stale)}", "see the agent's log"))
-    lines += [*_by_reason(suspended, acts, problem), *_by_reason(minor, acts, warning)]
-    if unknown_memory:
-        what = f"the memory of GPUs is unknown: {listed(unknown_memory)}"
-        lines.append(warning(what, _UNKNOWN_MEMORY))
-    if waiting:
-        lines.append(unknown(f"no sample yet on {listed(waiting)}", "run doctor again"))
+            add(0, "old figures", "see the agent's log", node, f"taken {duration(received.age)} ago")
+    lines = [
+        _BY_RANK[rank](f"{what} on {listed(by_node)}{f': {detail}' if detail else ''}", advice[what])
+        for (rank, what), by_node in sorted(found.items())
+        for detail in [by_node[min(by_node)]]
+    ]
     yield from limited(lines, "more kind of problem", "more kinds of problems")
     if received_of and not lines:
         count = counted(len(received_of), "agent attributes", "agents attribute")
         yield ok(f"{count} all memory to pods")
 
 
+_BY_RANK: Final = (problem, problem, warning, warning, unknown)
 _MINOR: Final = SUSPENDS_NOTHING - {Cause.GPU_MISSING} | {OwnCause.NODE_LABEL}
 """Problems after which the agent goes on as before."""
-
-
-def _by_reason(
-    details: Mapping[str, Mapping[str, str]], acts: Mapping[str, str], make: Callable[[str, str], CheckResult]
-) -> Iterator[CheckResult]:
-    for reason, by_node in sorted(details.items()):
-        first = by_node[min(by_node)]
-        more = f": {first}" if first else ""
-        yield make(f"{reason} on {listed(by_node)}{more}", acts[reason])
 
 
 def place(pod: Pod, now: datetime | None) -> str:

@@ -1,67 +1,32 @@
 """Checks of policies: the webhook's settings, the namespaces' labels, LimitRanges, vClusters' hosts. Pure."""
 
 from collections.abc import Collection, Iterator
-from typing import Any, Final
+from typing import Final
 
 from console.cluster.facts import items
-from console.cluster.webhook import DeploymentOptions
 from console.doctor.check_results import CheckResult, grouped, limited, ok, problem, unknown, warning
 from console.doctor.cluster_state import ClusterFacts
 from kai import keys
 from kai.kaishare_keys import INJECT, MODE, VCLUSTER, VCLUSTER_HOST
 from kube.metadata import NAME_LABEL
-from service.text import MOST_LINES, counted, joined, listed, one_line
+from service.text import MOST_LINES, counted, listed, one_line
 from webhook.policy.labels import Mode, idle_labels, label_problems
 from webhook.policy.sizes import selector_overlaps
 from webhook.registration.configuration_objects import Webhook
 from webhook.registration.configurations import MUTATE, VALIDATE_PODS
-from webhook.settings.decision_options import OPTIONS
-from webhook.settings.published_settings import NAME, PublishedSettings
 
 
 def settings_are_published(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    if cluster.is_absent:
+    if cluster.is_absent and not cluster.is_by_policies:
         return
-    running = cluster.running
-    published, deployed = running.published, running.deployed
-    unpublished = one_line(running.unpublished)
-    if published is None and deployed is None:
-        what = f"the webhook's settings are not known: {unpublished}"
-        yield unknown(what, "give --default-mode, if the webhook has this option")
-    elif published is None:
-        yield warning(
-            f"not published: {unpublished}; doctor reads the webhook's Deployment instead",
-            "upgrade the chart; the log of the webhook says why it cannot write the ConfigMap",
-        )
-    elif differences := list(_differences(published, deployed)) if deployed else []:
-        yield warning(
-            f"ConfigMap {NAME} and the Deployment of the webhook differ: {joined(differences)}",
-            "wait for the end of the rollout; if they still differ, the ConfigMap was edited, or the webhook"
-            " may not write it: see its log",
+    if cluster.running.published is None:
+        yield unknown(
+            f"the webhook's settings are not known: {one_line(cluster.running.unpublished)}",
+            "give --default-mode, if the webhook has this option; its log says why it cannot write the"
+            " ConfigMap",
         )
     else:
-        compared = ", as the options of the webhook's Deployment" if deployed else ""
-        yield ok(f"published by the webhook{compared}")
-
-
-def _differences(published: PublishedSettings, deployed: DeploymentOptions) -> Iterator[str]:
-    values = {"--policies": (published.policies, deployed.policies)} if deployed.policies else {}
-    values |= {
-        option: (getattr(published.rules, name), getattr(deployed.rules, name))
-        for option, name in OPTIONS.items()
-        if name in deployed.known & published.known
-    }
-    for option, (stored, running) in values.items():
-        if stored != running:
-            yield f"{option} is {_text(stored)} in the ConfigMap and {_text(running)} in the Deployment"
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "unset"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return one_line(",".join(sorted(value)) if isinstance(value, frozenset) else str(value)) or "empty"
+        yield ok(f"published by the {'chart' if cluster.is_by_policies else 'webhook'}")
 
 
 _OWN_KEYS: Final = frozenset({keys.QUEUE_LABEL, MODE, NAME_LABEL})  # keys of the chart's namespaceSelector
@@ -102,21 +67,16 @@ def namespaces_are_managed(cluster: ClusterFacts) -> Iterator[CheckResult]:
         make = warning if mode is Mode.OFF else ok
         yield make(f"{listed(by_default)}: mode {mode}, by --default-mode of the webhook")
     if hook is not None:
-        yield from _hidden(hook, cluster, managed)
-    elif cluster.admission.mutate is not None:
-        yield from _hidden(cluster.admission.mutate, cluster, cluster.acting)
+        yield from _hidden(hook, cluster, cluster.acting if cluster.is_by_policies else managed)
 
 
 def enforce_is_enforced(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    enforced, policies = cluster.enforced, cluster.admission
+    enforced, hook = cluster.enforced, cluster.hook(VALIDATE_PODS)
     if cluster.validating.value is None or not enforced:
         return
-    hook = cluster.hook(VALIDATE_PODS)
-    if hook is None and (policies.deciding is not None or not policies.is_known):
-        hook = policies.validate_pods
-        if hook is None:
-            return  # other findings say that the policy is missing, or was not read
     if hook is None:
+        if cluster.admission.deciding is not None or not cluster.admission.is_known:
+            return  # other findings say that the policy is missing, or was not read
         what = f"{listed(enforced)}: {MODE}=enforce, but no validating webhook exists"
         yield problem(what, "upgrade the chart to this version")
         return

@@ -1,6 +1,6 @@
 """Checks of the installation: webhook configurations, their order, and admission policies. Pure."""
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -10,9 +10,9 @@ from console.cluster.webhook import MUTATING, VALIDATING
 from console.doctor.check_results import CheckResult, ok, problem, unknown, warning
 from console.doctor.cluster_state import ClusterFacts
 from kube.answers import REQUEST_ERRORS
-from kube.metadata import LabelSelector
+from kube.metadata import NAME_LABEL, LabelSelector
 from kube.tokens import review_right
-from service.text import joined, listed, one_line
+from service.text import listed, one_line
 from webhook.registration.call_order import called_before_us
 from webhook.registration.configuration_objects import Webhook, WebhookConfiguration
 from webhook.registration.configurations import (
@@ -30,9 +30,9 @@ _NEIGHBOURS: Final = ("kai-pod-mutation", "kai-resource-isolator-mutating")
 """Configurations of projects around KAI (KRM, HAMi) that read the shares which kaishare sets."""
 _REMEDY: Final = "upgrade the chart to this version, or restore the configuration from it"
 _RENAME: Final = f"give kaishare's configuration a name that sorts first, such as {CONFIGURATION_NAME}"
-_REQUIRED: Final = ("rules", "reinvocationPolicy", "matchPolicy", "sideEffects", "admissionReviewVersions")
-_ADJUSTABLE: Final = ("failurePolicy", "timeoutSeconds")
+_ADJUSTABLE: Final = frozenset({"failurePolicy", "timeoutSeconds"})
 """Fields that an administrator may have reasons to change; a difference is only a warning."""
+_FREE: Final = ("rules", WARN_WORKLOADS)  # the chart's value names the kinds
 
 
 def kubernetes_is_supported(cluster: ClusterFacts) -> Iterator[CheckResult]:
@@ -66,12 +66,10 @@ async def caller_may_install(_cluster: ClusterFacts, reader: FactReader) -> Asyn
 def policies_stand(cluster: ClusterFacts) -> Iterator[CheckResult]:
     if cluster.admission.deciding is None:
         return
-    changes = list(cluster.admission.changes())
-    for kind, name, is_missing in changes:
-        effect = "no pod is changed" if kind.startswith("Mutating") else "pods or labels are not validated"
-        what = f"does not exist: {effect}" if is_missing else "is not as this release makes it"
+    differences = list(cluster.admission.differences())
+    if differences:
         yield problem(
-            f"{kind} {name} {what}",
+            f"not as this release makes them: {listed(differences)}",
             "upgrade the chart with webhook.kind=policy, or apply the output of kaishare render",
         )
     if not cluster.is_absent:
@@ -79,7 +77,7 @@ def policies_stand(cluster: ClusterFacts) -> Iterator[CheckResult]:
             "the webhook and admission policies both stand; the policies decide first",
             "finish the switch: upgrade the chart with webhook.kind=policy or webhook.kind=webhook",
         )
-    elif not changes and not cluster.admission.has_unread:
+    elif not differences and cluster.admission.is_read:
         yield ok("as expected; the API server decides about pods, and no webhook is installed")
 
 
@@ -105,99 +103,57 @@ def webhook_may_exist(cluster: ClusterFacts) -> Iterator[CheckResult]:
 
 def mutating_as_shipped(cluster: ClusterFacts) -> Iterator[CheckResult]:
     if cluster.mutating.value is not None and not cluster.is_absent:
-        own, shipped = cluster.our_mutating, mutating_configuration()
-        yield from _registered(cluster, own, shipped, "kaishare is called for no pod")
+        shipped = mutating_configuration()
+        yield from _registered(cluster.our_mutating, shipped, "kaishare is called for no pod")
 
 
 def validating_as_shipped(cluster: ClusterFacts) -> Iterator[CheckResult]:
     if cluster.validating.value is not None and not cluster.is_absent:
-        own, shipped = cluster.our_validating, validating_configuration()
-        yield from _registered(cluster, own, shipped, "pods and labels are not validated")
+        shipped = validating_configuration()
+        yield from _registered(cluster.our_validating, shipped, "pods and labels are not validated")
 
 
 def _registered(
-    cluster: ClusterFacts, own: WebhookConfiguration | None, shipped: dict[str, Any], effect: str
+    own: WebhookConfiguration | None, document: dict[str, Any], effect: str
 ) -> Iterator[CheckResult]:
-    name = one_line(cluster.options.name)
+    shipped = msgspec.convert(document, WebhookConfiguration)
     if own is None:
         yield problem(
-            f'{shipped["kind"]} "{name}" does not exist: {effect}',
+            f'{document["kind"]} "{shipped.name}" does not exist: {effect}',
             "install the chart; if the object has another name, set --webhook-configuration",
         )
         return
-    if own.name != cluster.options.name:
-        yield warning(
-            f'the object is named "{one_line(own.name)}", not "{name}"',
-            "rename it, or set --webhook-configuration of the webhook and of doctor to its name",
-        )
-    expected = msgspec.convert(shipped, WebhookConfiguration)
-    actual_hooks = {hook.name: hook for hook in own.hooks}
-    findings: list[CheckResult] = []
-    for hook in expected.hooks:
-        actual = actual_hooks.get(hook.name)
-        if actual is not None:
-            is_warning = hook.name == WARN_WORKLOADS  # the chart's value names its kinds, or none
-            rules = actual.rules if is_warning else hook.rules
-            findings += _differences(actual, msgspec.structs.replace(hook, rules=rules))
-        elif hook.name != WARN_WORKLOADS:
+    findings = []
+    by_name = {hook.name: hook for hook in own.hooks}
+    for hook in shipped.hooks:
+        if hook.name in by_name:
+            fields = set(_differing(by_name[hook.name], hook))
+            make = warning if fields <= _ADJUSTABLE else problem
+            what = f"{hook.name} differs from this release: {listed(fields)}"
+            findings += [make(what, _REMEDY)] if fields else []
+        elif hook.name != WARN_WORKLOADS:  # the chart's value names its kinds, or none
             findings.append(problem(f"{hook.name} is missing from {one_line(own.name)}", _REMEDY))
-    foreign = actual_hooks.keys() - {hook.name for hook in expected.hooks}
-    if foreign:
-        what = f"{one_line(own.name)} has webhooks that are not kaishare's: {listed(foreign)}"
-        findings.append(warning(what))
     yield from findings or [ok(f"{one_line(own.name)} is as expected")]
 
 
-def _differences(actual: Webhook, expected: Webhook) -> Iterator[CheckResult]:
-    conditions, expected_conditions = actual.match_conditions or [], expected.match_conditions or []
-    if any("namespaceObject" in condition.expression for condition in conditions):
-        yield problem(
-            f"{actual.name} uses namespaceObject in its matchConditions, which fails for every pod"
-            f" (with failurePolicy {one_line(actual.failure_policy)})",
-            _REMEDY,
-        )
-    elif conditions != expected_conditions:
-        names = {each.name for each in {*conditions} ^ {*expected_conditions}}
-        which = listed(names) if names else "in another order"
-        yield problem(f"{actual.name} has unexpected matchConditions: {which}", _REMEDY)
-    differences, more = list(_changed(actual, expected, _REQUIRED)), []
-    for field, own, wanted in (
-        ("namespaceSelector", _without_names(actual), _without_names(expected)),
-        ("objectSelector", actual.object_selector, expected.object_selector),
-    ):
-        if lacking := wanted.beyond(own):
-            differences.append(f"{field} lacks {listed(list(map(str, lacking)))}")
-        if beyond := own.beyond(wanted):
-            more.append(f"{field} also requires {listed(list(map(str, beyond)))}")
-    client = actual.client_config
-    path = client.service.path if client.service else client.url or ""
-    if not path.rstrip("/").endswith(PATHS[expected.name]):
-        differences.append(f"its path is {_formatted(path)}, which must end in {PATHS[expected.name]}")
-    if differences:
-        yield problem(f"{actual.name}: {joined(differences)}", _REMEDY)
-    adjusted = [*_changed(actual, expected, _ADJUSTABLE), *more]
-    if adjusted:
-        yield warning(f"{actual.name}: {joined(adjusted)}")
+def _differing(actual: Webhook, shipped: Webhook) -> Iterator[str]:
+    """Yield the fields in which a webhook differs.
 
-
-def _changed(actual: Webhook, expected: Webhook, fields: Iterable[str]) -> Iterator[str]:
-    own, wanted = msgspec.to_builtins(actual), msgspec.to_builtins(expected)
-    for field in fields:
-        if own[field] != wanted[field]:
-            yield f"{field} is {_formatted(own[field])}, not {_formatted(wanted[field])}"
-
-
-def _formatted(value: Any) -> str:
-    text = str(value) if isinstance(value, str | int) else msgspec.json.encode(value).decode()
-    return one_line(text) or "empty"
-
-
-def _without_names(hook: Webhook) -> LabelSelector:
-    """Return the namespaceSelector without the excluded names, which may be chosen."""
-    selector = hook.namespace_selector
-    names = selector.excluded_namespaces
-    kept = [line for line in selector.expressions or () if not names or set(line.values or ()) != names]
-    return LabelSelector(selector.labels, kept)
+    The excluded namespaces, and the kinds of the warnings, are the administrator's. A platform may add
+    requirements; the checks of namespaces say which pods these hide.
+    """
+    service, url = actual.client_config.service, actual.client_config.url
+    path = service.path if service else url or ""
+    if not path.rstrip("/").endswith(PATHS[shipped.name]):
+        yield "path"
+    for field in msgspec.structs.fields(Webhook):
+        own, wanted = getattr(actual, field.name), getattr(shipped, field.name)
+        if isinstance(wanted, LabelSelector):
+            lacking = [line for line in wanted.beyond(own) if line.key != NAME_LABEL]
+            if lacking:
+                yield field.encode_name
+        elif own != wanted and field.name != "client_config" and (field.name, shipped.name) != _FREE:
+            yield field.encode_name
 
 
 def order_is_right(cluster: ClusterFacts) -> Iterator[CheckResult]:

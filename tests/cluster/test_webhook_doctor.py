@@ -118,7 +118,7 @@ async def test_a_healthy_cluster_has_no_problem(
     assert what["certificate"].endswith("trusted by the caBundle")
     assert {
         "settings": "published by the webhook",
-        "KAI's version": "v0.13.4, as the webhook's --kai-version",
+        "KAI's version": "v0.13.4, as kaishare's --kai-version",
         "dry run of a share": "in doctor-vision KAI's webhook saw a pod with the default share, gpu-fraction 0.5",
         "dry run of a pod": "in doctor-vision the pod gets queue team-a and scheduler kai-scheduler",
         "order": "kai-00-kaishare is called before mutating-kai-admission",

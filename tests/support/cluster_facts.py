@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from console.cluster.facts import Fact, Listing, Why
-from console.cluster.webhook import RunningSettings
+from console.cluster.webhook import UNKNOWN_SETTINGS, RunningSettings
 from console.doctor.admission import AdmissionObjects
 from console.doctor.cluster_state import ClusterFacts, DoctorOptions, Namespace
 from console.render.policy_manifests import MUTATING, VALIDATING, objects_of
@@ -160,7 +160,7 @@ def alone(policies: AdmissionObjects, **changes: Any) -> ClusterFacts:
     """Return a cluster in which admission policies decide about pods, without kaishare's webhook."""
     return but(
         mutating=whole(of_kai()), validating=whole(), admission=policies,
-        running=RunningSettings(deployed=policies.settings), **changes,
+        **{"running": UNKNOWN_SETTINGS, **changes},
     )  # fmt: skip
 
 

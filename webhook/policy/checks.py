@@ -86,18 +86,6 @@ def whole_gpus(pod: PodView) -> int:
     )
 
 
-def gpus_of_regular_containers(pod: PodView) -> int:
-    """Return how many whole GPUs the regular containers hold, without init containers and sidecars.
-
-    Raises:
-        ValueError: a quantity cannot be read.
-    """
-    if keys.GPU_RESOURCE not in pod.gpu_resources:
-        return 0
-    counts: dict[Quantity | None, int] = {None: 0}
-    return sum(_whole_gpus(container, counts) for container in pod.containers)
-
-
 def _whole_gpus(container: Container, counts: dict[Quantity | None, int]) -> int:
     """Return one container's GPU request, rounded up; `counts` caches the quantities parsed so far."""
     value = container.asks(keys.GPU_RESOURCE)

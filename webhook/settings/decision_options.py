@@ -29,8 +29,6 @@ OPTIONS: Final[Mapping[str, str]] = {
 """The settings in `DecisionSettings` by their options."""
 SETTINGS: Final = frozenset(OPTIONS.values())
 DEFAULT_CLASS: Final = OPTIONS["--default-priority-class"]
-FROM_CLUSTER: Final = frozenset({DEFAULT_CLASS, OPTIONS["--gpu-sharing-mode"]})
-"""The settings that `serve` reads from the cluster unless their options are given."""
 _DEFAULTS: Final = DecisionSettings()
 _UNKNOWN: Final[Mapping[str, str]] = {
     "--kai-version": "KAI's release is not known: the answer holds for every release",

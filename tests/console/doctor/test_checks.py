@@ -17,12 +17,12 @@ import kai.refusals
 import webhook.policy
 from console.cluster.facts import Fact
 from console.cluster.rules import DIFFERENCES
-from console.cluster.webhook import UNKNOWN_SETTINGS, RunningSettings, parse_deployment_options
+from console.cluster.webhook import UNKNOWN_SETTINGS, RunningSettings
 from console.doctor import cluster_state, command, kai_checks, policy_checks, queues, registration, serving
 from console.doctor.check_results import CheckResult, State, named
-from console.doctor.cluster_state import ClusterFacts, ClusterNode, KeptPod, Namespace
+from console.doctor.cluster_state import ClusterFacts, ClusterNode, Namespace, NotablePod
 from console.doctor.command import with_link
-from console.doctor.gpu_supply import gpus_are_plain
+from console.doctor.gpu_supply import gpus_are_plain, ranks_are_apart
 from console.doctor.node_checks import nodes_are_labelled
 from console.render.policy_manifests import RELEASES
 from kai.installation import Installation, SharingMode
@@ -63,7 +63,6 @@ from tests.support.helm_chart import CHART
 from tests.support.pods import folder_from
 from tests.support.registration import mutating_configuration
 from tests.support.why_evidence import NOW, make_pod
-from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NO_METADATA, Mode
 from webhook.registration.configuration_objects import WebhookConfiguration
 
@@ -109,7 +108,7 @@ HEALTHY = [
     "ok: queues: 1 queue that policies name: team-a",
     "ok: PodGroups: all PodGroups of managed namespaces are in their namespace's queue",
     "ok: limit ranges: no default for nvidia.com/gpu in managed namespaces",
-    "ok: KAI's version: v0.13.4, as the webhook's --kai-version",
+    "ok: KAI's version: v0.13.4, as kaishare's --kai-version",
     "ok: KAI's GPU sharing: on, without memory limits (NonMemoryEnforced)",
     "ok: KAI's webhook: mutating-kai-admission; validating-kai-admission",
 ]
@@ -136,14 +135,13 @@ CONTROL_PLANE = {"key": "control-plane", "operator": "DoesNotExist"}
 FROM_NAMESPACES = "from the namespaces, or remove the requirement from the webhook configuration; if a platform adds it again, see docs/doctor.md"
 HIDDEN = "hidden from pods.mutate.kaishare.dev, whose namespaceSelector requires"
 MUTATE, VALIDATE = "pods.mutate.kaishare.dev", "pods.validate.kaishare.dev"
-CHANGED = "no-mirror-pod, not-of-a-daemon-set, not-on-a-node, x"
+DIFFERS = f"problem: mutating webhook: {MUTATE} differs from this release"
 SELECTOR = mutating().hooks[0].namespace_selector.requirements
 EXPRESSIONS = [
     {"key": key, "operator": operator, "values": list(values)} for key, operator, values in sorted(SELECTOR)
 ]
 WITHOUT_NAMES = [each for each in EXPRESSIONS if each["key"] != "kubernetes.io/metadata.name"]
 MINE = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["mine"]}
-KAI = "--kai-version=0.13.4"
 
 
 def hidden_by(label: str, **labels: str) -> Namespace:
@@ -166,12 +164,6 @@ def enforcing(**changes: Any) -> ClusterFacts:
     return but(validating=whole(validating(**changes)))
 
 
-def published(*words: str, **rules: object) -> ClusterFacts:
-    """Return a cluster with published settings beside a Deployment with these words."""
-    settings = running(**rules)  # type: ignore[arg-type]
-    return but(running=replace(settings, deployed=parse_deployment_options(("serve", *words))))
-
-
 def limit_range(namespace: str = "vision", **limits: Any) -> LimitRange:
     metadata = {"name": "limits", "namespace": namespace}
     document = {
@@ -189,6 +181,10 @@ def sharing(labels: dict[str, str] | None = None, **changes: Any) -> ClusterFact
 
 def mig_node(**labels: str) -> ClusterNode:
     return ClusterNode(name="n0", gpus=7.0, labels={"nvidia.com/mig.strategy": "single"} | labels)
+
+
+def rank(name: str, *gpu_groups: str, job: str = "pg") -> NotablePod:
+    return NotablePod(f"vision/{name}", "", "4 ranks", ("vision", job), gpu_groups)
 
 
 def device_class(name: str, resource: str) -> DeviceClass:
@@ -243,8 +239,7 @@ def releases(tag: str, option: str | None) -> ClusterFacts:
 
 
 def rendered_for(tag: str, option: str | None) -> ClusterFacts:
-    rules = DecisionSettings(kai_version=Version.parse(option) if option else None)
-    return alone(by_policies(rules=rules), installation=installed(tag=tag))
+    return alone(by_policies(), installation=installed(tag=tag), running=running(option))
 
 
 def observed(default_mode: Mode, **labels: str) -> ClusterFacts:
@@ -332,13 +327,13 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     (registered, alone(by_policies(), namespaces=TEAMS), "ok: admission policies: as expected; the API server decides"),
     (namespaces, alone(by_policies(), namespaces=TEAMS), "ok: enforce: 1 namespace: e"),
     (registered, alone(by_policies(mutate=by_name("NotIn", "mine"), validate_pods=by_name("NotIn", "mine")), namespaces=TEAMS), ""),
-    (registered, alone(by_policies(variables={"isRank": "true"})), "problem: admission policies: MutatingAdmissionPolicy kaishare is not as this release makes it -> upgrade the chart with webhook.kind=policy"),
+    (registered, alone(by_policies(variables={"isRank": "true"})), ["problem: admission policies: not as this release makes them: MutatingAdmissionPolicy kaishare -> upgrade the chart with webhook.kind=policy"]),
     *(
         (check, alone(by_policies(**{policy: added}), namespaces=TEAMS), [expected])  # type: ignore[arg-type]
         for added in ({"matchLabels": {"team/x": "yes"}}, by_name("In", "only-this"), {"matchExpressions": [{"key": NAME, "operator": "DoesNotExist"}]})
         for check, policy, expected in (
-            (registered, "mutate", "problem: admission policies: MutatingAdmissionPolicy kaishare is not as this release makes it"),
-            (registered, "validate_pods", "problem: admission policies: ValidatingAdmissionPolicy kaishare-pods is not as this release makes it"),
+            (registered, "mutate", "problem: admission policies: not as this release makes them: MutatingAdmissionPolicy kaishare -> "),
+            (registered, "validate_pods", "problem: admission policies: not as this release makes them: ValidatingAdmissionPolicy kaishare-pods -> "),
             (namespaces, "mutate", "problem: managed namespaces: a, e: hidden from MutatingAdmissionPolicy kaishare, whose namespaceSelector requires "),
             (namespaces, "validate_pods", "problem: enforce: e: hidden from ValidatingAdmissionPolicy kaishare-pods, whose namespaceSelector requires "),
         )
@@ -413,24 +408,30 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     # webhook configurations
     (registered, but(mutating=whole(of_kai())), ['problem: mutating webhook: MutatingWebhookConfiguration "kai-00-kaishare" does not exist: kaishare is called for no pod']),
     (registered, but(validating=whole()), ['problem: validating webhooks: ValidatingWebhookConfiguration "kai-00-kaishare" does not exist']),
-    (registered, ours(mutating(reinvocationPolicy="Never")), [f"problem: mutating webhook: {MUTATE}: reinvocationPolicy is Never, not IfNeeded"]),
-    (registered, ours(mutating(matchConditions=[{"name": "no-mirror-pod", "expression": "namespaceObject.metadata.name != 'x'"}])), [f"problem: mutating webhook: {MUTATE} uses namespaceObject in its matchConditions"]),
-    (registered, ours(mutating(matchConditions=[{"name": "no-mirror-pod", "expression": "true"}, {"name": "x", "expression": "true"}])), [f"problem: mutating webhook: {MUTATE} has unexpected matchConditions: {CHANGED}"]),
-    (registered, ours(mutating(objectSelector={})), [f"problem: mutating webhook: {MUTATE}: objectSelector lacks kaishare.dev/inject NotIn [false]"]),
-    (registered, ours(mutating(namespaceSelector={})), [f"problem: mutating webhook: {MUTATE}: namespaceSelector lacks kai.scheduler/queue Exists"]),
-    (registered, ours(mutating(namespaceSelector={"matchExpressions": EXPRESSIONS})), []),  # in another order
-    (registered, ours(mutating(namespaceSelector={"matchExpressions": [*EXPRESSIONS, {"key": "a", "operator": "Exists"}]})), [f"warning: mutating webhook: {MUTATE}: namespaceSelector also requires a Exists"]),
-    (registered, ours(mutating(namespaceSelector={"matchExpressions": [*WITHOUT_NAMES, MINE]})), []),  # other excluded namespaces
-    (registered, ours(mutating(namespaceSelector={"matchExpressions": WITHOUT_NAMES})), []),
-    (registered, ours(mutating(clientConfig={"url": "https://a/"})), [f"problem: mutating webhook: {MUTATE}: its path is https://a/, which must end in /mutate"]),
-    (registered, ours(mutating(failurePolicy="Fail", timeoutSeconds=10)), [f"warning: mutating webhook: {MUTATE}: failurePolicy is Fail, not Ignore; timeoutSeconds is 10, not 5"]),
-    (registered, ours(mutating(name="x.y.z")), [f"problem: mutating webhook: {MUTATE} is missing from kai-00-kaishare", "warning: mutating webhook: kai-00-kaishare has webhooks that are not kaishare's: x.y.z"]),
-    (registered, enforcing(failurePolicy="Ignore"), [f"warning: validating webhooks: {VALIDATE}: failurePolicy is Ignore, not Fail"]),
-    (registered, enforcing(matchConditions=[]), [f"problem: validating webhooks: {VALIDATE} has unexpected matchConditions: "]),
+    *(
+        (registered, cluster, [f"{expected} -> upgrade the chart"] if expected else [])
+        for cluster, expected in (
+            (ours(mutating(reinvocationPolicy="Never")), f"{DIFFERS}: reinvocationPolicy"),
+            (ours(mutating(matchConditions=[{"name": "no-mirror-pod", "expression": "true"}])), f"{DIFFERS}: matchConditions"),
+            (ours(mutating(objectSelector={})), f"{DIFFERS}: objectSelector"),
+            (ours(mutating(namespaceSelector={})), f"{DIFFERS}: namespaceSelector"),
+            (ours(mutating(rules=[])), f"{DIFFERS}: rules"),
+            (ours(mutating(clientConfig={"url": "https://a/"}, failurePolicy="Fail")), f"{DIFFERS}: failurePolicy, path"),
+            (ours(mutating(failurePolicy="Fail", timeoutSeconds=10)), f"warning: mutating webhook: {MUTATE} differs from this release: failurePolicy, timeoutSeconds"),
+            (ours(mutating(name="x.y.z")), f"problem: mutating webhook: {MUTATE} is missing from kai-00-kaishare"),
+            (enforcing(failurePolicy="Ignore"), f"warning: validating webhooks: {VALIDATE} differs from this release: failurePolicy"),
+            (enforcing(matchConditions=[]), f"problem: validating webhooks: {VALIDATE} differs from this release: matchConditions"),
+            # another order, requirements of a platform, and other excluded namespaces
+            *(
+                (ours(mutating(namespaceSelector={"matchExpressions": expressions})), "")
+                for expressions in (EXPRESSIONS, [*EXPRESSIONS, {"key": "a", "operator": "Exists"}], [*WITHOUT_NAMES, MINE], WITHOUT_NAMES)
+            ),
+        )
+    ),
     (registered, but(mutating=whole(of_kai()), validating=whole()), ["problem: installation: kaishare's webhook is not installed here: no configuration kai-00-kaishare exists"]),
     (registered, but(mutating=whole(of_kai()), validating=UNREAD), ['problem: mutating webhook: MutatingWebhookConfiguration "kai-00-kaishare" does not exist']),
     (registered, but(mutating=UNREAD, validating=UNREAD), []),
-    (registered, ours(mutating("zz-kaishare")), ['warning: mutating webhook: the object is named "zz-kaishare", not "kai-00-kaishare"', "problem: order: mutating-kai-admission is called before zz-kaishare"]),
+    (registered, ours(mutating("zz-kaishare")), ["problem: order: mutating-kai-admission is called before zz-kaishare"]),
     # their order
     (registration.order_is_right, but(mutating=whole(mutating("zz"), of_kai()), name="zz"), "problem: order: mutating-kai-admission is called before zz and matches on schedulerName"),
     (registration.order_is_right, but(mutating=whole(mutating(), of_kai("a-kai"))), "problem: order: a-kai is called before kai-00-kaishare"),
@@ -449,47 +450,23 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     (serving.webhook_pods_are_ready, but(webhook_pods=whole(webhook_pod("a", ready=True), webhook_pod("b", ready=False))), ["warning: webhook pods: b is not ready: ImagePullBackOff: no image; 1 pod ready -> kubectl -n kaishare describe pod b"]),
     (serving.webhook_pods_are_ready, but(webhook_pods=whole(webhook_pod("b", ready=False), webhook_pod("c", ready=True, deleted=True))), ["problem: webhook pods: b is not ready"]),
     (serving.webhook_pods_are_ready, but(webhook_pods=whole(webhook_pod("a", ready=True))), "ok: webhook pods: 1 pod ready"),
-    *(
-        (policy_checks.settings_are_published, cluster, expected)
-        for cluster, expected in (
-            (published(KAI), "ok: settings: published by the webhook, as the options of the webhook's Deployment"),
-            (published(KAI, "--default-mode=$(MODE)", default_mode=Mode.OFF), "ok: settings: published by the webhook, as"),
-            (published(KAI, default_priority_class="b"), "ok: settings: published by the webhook, as"),
-            *(
-                (cluster, f"warning: settings: ConfigMap kaishare-settings and the Deployment of the webhook differ: {expected} in the Deployment")
-                for cluster, expected in (
-                    (published("--kai-version=0.17.0"), "--kai-version is v0.13.4 in the ConfigMap and v0.17.0"),
-                    (published(), "--kai-version is v0.13.4 in the ConfigMap and unset"),
-                    (published(KAI, "--default-mode=off"), "--default-mode is default in the ConfigMap and off"),
-                    (published(KAI, "--inject-shares=false"), "--inject-shares is true in the ConfigMap and false"),
-                    (published(KAI, "--exclude-namespaces=", excluded_namespaces=frozenset("ba")), "--exclude-namespaces is a,b in the ConfigMap and empty"),
-                    (published(KAI, "--default-priority-class=a", default_priority_class="b"), "--default-priority-class is b in the ConfigMap and a"),
-                    (published(KAI, "--policies=/etc/p"), "--policies is cluster in the ConfigMap and files"),
-                )
-            ),
-            (but(running=RunningSettings(unpublished="ConfigMap x: it does not exist")), "unknown: settings: the webhook's settings are not known: ConfigMap x: it does not exist -> give --default-mode"),
-            (but(running=replace(published(KAI).running, published=None, unpublished="no")), "warning: settings: not published: no; doctor reads the webhook's Deployment instead"),
-        )
-    ),
+    (policy_checks.settings_are_published, alone(by_policies(), running=running()), "ok: settings: published by the chart"),
+    (policy_checks.settings_are_published, but(running=RunningSettings(unpublished="ConfigMap x: it does not exist")), "unknown: settings: the webhook's settings are not known: ConfigMap x: it does not exist -> give --default-mode"),
     # KAI
-    (kai_checks.release_fits, releases("v0.17.0", "0.17.0"), "ok: KAI's version: v0.17.0, as the webhook's --kai-version"),
-    (kai_checks.release_fits, releases("v0.9.8", "0.17.0"), f"problem: KAI's version: KAI is v0.9.8, and the webhook runs with --kai-version v0.17.0; {FITS_NOT} -> install kaishare with kaiVersion=v0.9.8 (--kai-version)"),
-    (kai_checks.release_fits, releases("v0.13.4", "0.9.8"), "problem: KAI's version: KAI is v0.13.4, and the webhook runs with --kai-version v0.9.8; it keeps shares from pods whose GPU container is not the first, which v0.13.4 supports; does not warn of a share beside the GPUs of a sidecar or init container, which v0.13.4 refuses"),
-    (kai_checks.release_fits, releases("v0.13.4", "0.13.0"), "warning: KAI's version: KAI is v0.13.4, and the webhook runs with --kai-version v0.13.0; its answers are the same for both"),
-    (kai_checks.release_fits, releases("v0.17.0", None), f"warning: KAI's version: v0.17.0, and the webhook runs without --kai-version; {KEEPS}"),
-    (kai_checks.release_fits, releases("v0.9.8", None), "warning: KAI's version: v0.9.8, and the webhook runs without --kai-version -> install kaishare with kaiVersion=v0.9.8"),
-    (kai_checks.release_fits, releases("latest", None), "unknown: KAI's version: version not found in image tags: example.invalid/admission:latest; the webhook runs without --kai-version"),
-    (kai_checks.release_fits, but(running=UNKNOWN_SETTINGS), "unknown: KAI's version: v0.13.4; the webhook's --kai-version is not known"),
+    (kai_checks.release_fits, releases("v0.17.0", "0.17.0"), "ok: KAI's version: v0.17.0, as kaishare's --kai-version"),
+    (kai_checks.release_fits, releases("v0.9.8", "0.17.0"), f"problem: KAI's version: KAI is v0.9.8, and kaishare runs with --kai-version v0.17.0; {FITS_NOT} -> install kaishare with kaiVersion=v0.9.8 (--kai-version)"),
+    (kai_checks.release_fits, releases("v0.13.4", "0.9.8"), "problem: KAI's version: KAI is v0.13.4, and kaishare runs with --kai-version v0.9.8; it keeps shares from pods whose GPU container is not the first, which v0.13.4 supports; does not warn of a share beside the GPUs of a sidecar or init container, which v0.13.4 refuses"),
+    (kai_checks.release_fits, releases("v0.13.4", "0.13.0"), "warning: KAI's version: KAI is v0.13.4, and kaishare runs with --kai-version v0.13.0; its answers are the same"),
+    (kai_checks.release_fits, releases("v0.17.0", None), f"warning: KAI's version: KAI is v0.17.0, and kaishare's --kai-version is unset; {KEEPS}"),
+    (kai_checks.release_fits, releases("v0.9.8", None), "warning: KAI's version: KAI is v0.9.8, and kaishare's --kai-version is unset; its answers are the same -> install kaishare with kaiVersion=v0.9.8"),
+    (kai_checks.release_fits, releases("latest", None), "unknown: KAI's version: version not found in image tags: example.invalid/admission:latest; kaishare's --kai-version is unset"),
+    (kai_checks.release_fits, but(running=UNKNOWN_SETTINGS), "unknown: KAI's version: v0.13.4; kaishare's --kai-version is not known"),
     (kai_checks.release_fits, but(mutating=whole(), validating=whole(), running=UNKNOWN_SETTINGS), "ok: KAI's version: v0.13.4; install kaishare with kaiVersion=v0.13.4 (--kai-version)"),
     (kai_checks.release_fits, but(installation=Installation.seen_in(())), "unknown: KAI's version: no KAI pods found in namespace kai-scheduler -> install KAI"),
     (kai_checks.release_fits, but(installation=Installation({**installed().programs, **installed(program="binder", tag="v0.17.0").programs})), "problem: KAI's version: v0.13.4 and v0.17.0 are installed together"),
-    (kai_checks.release_fits, rendered_for("v0.17.0", "0.17.0"), "ok: KAI's version: v0.17.0, and MutatingAdmissionPolicy kaishare fits it"),
-    (kai_checks.release_fits, rendered_for("v0.9.8", None), "ok: KAI's version: v0.9.8, and MutatingAdmissionPolicy kaishare fits it"),
-    (kai_checks.release_fits, rendered_for("v0.9.8", "0.17.0"), "problem: KAI's version: KAI is v0.9.8, and MutatingAdmissionPolicy kaishare fits another release; it gives shares to containers that are not the first"),
-    (kai_checks.release_fits, rendered_for("v0.17.0", "0.13.4"), "problem: KAI's version: KAI is v0.17.0, and MutatingAdmissionPolicy kaishare fits another release; it keeps shares from pods with a dot in the name, which v0.17.0 accepts -> install kaishare with kaiVersion=v0.17.0"),
-    (kai_checks.release_fits, rendered_for("v0.17.0", None), f"warning: KAI's version: v0.17.0, and MutatingAdmissionPolicy kaishare fits KAI's oldest releases; {KEEPS}"),
-    (kai_checks.release_fits, rendered_for("latest", "0.17.0"), "unknown: KAI's version: version not found in image tags: example.invalid/admission:latest; MutatingAdmissionPolicy kaishare was not compared with KAI's release"),
-    (kai_checks.release_fits, alone(by_policies(variables={"acceptsDottedNames": "1 == 1"})), "unknown: KAI's version: v0.13.4; MutatingAdmissionPolicy kaishare has no value true or false for acceptsDottedNames"),
+    (kai_checks.release_fits, rendered_for("v0.17.0", "0.17.0"), "ok: KAI's version: v0.17.0, as kaishare's --kai-version"),
+    (kai_checks.release_fits, rendered_for("v0.9.8", "0.17.0"), "problem: KAI's version: KAI is v0.9.8, and kaishare runs with --kai-version v0.17.0; it gives shares to containers that are not the first of their pod, which v0.9.8 does not support: the first container gets the GPU; gives shares to pods with a dot in the name, which v0.9.8 refuses -> install"),
+    (kai_checks.release_fits, alone(by_policies()), "unknown: KAI's version: v0.13.4; kaishare's --kai-version is not known"),
     (of_kai_itself, but(installation=installed()), "warning: KAI's GPU sharing: GPU sharing is off in KAI, which refuses every pod with a share -> install KAI with global.gpuSharing=true"),
     (of_kai_itself, but(installation=installed(), namespaces=whole(namespace("a", gpu_fraction="0.5"))), "problem: KAI's GPU sharing: GPU sharing is off in KAI, which refuses every pod with a share; policies give shares to pods of a -> install KAI with global.gpuSharing=true, or kaishare with webhook.injectShares=false"),
     (of_kai_itself, but(installation=installed(), running=running(inject_shares=False), namespaces=whole(namespace("a", gpu_fraction="0.5"))), ""),
@@ -539,8 +516,12 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     (gpus_are_plain, sharing(limit_ranges=whole(limit_range(max={"nvidia.com/gpu": "1"}), limit_range("other", min={"nvidia.com/gpu": "1"}))), ["warning: plain GPUs: 1 LimitRange with a minimum or maximum for nvidia.com/gpu: vision/limits; pods keep their whole GPU"]),
     (gpus_are_plain, sharing({"vcluster": "true"}), "warning: plain GPUs: vision: pods that a vCluster's syncer made keep their whole GPU"),
     (gpus_are_plain, sharing({"vcluster": "true"}, release=(1, 34)), "ok: plain GPUs"),
-    (gpus_are_plain, sharing(kept_whole=whole(KeptPod("vision/a", "runtime-class"), KeptPod("vision/b", "runtime-class"))), ["warning: plain GPUs: 2 pods with a share that a new pod would not get (runtime-class): vision/a, vision/b"]),
+    (gpus_are_plain, sharing(notable=whole(NotablePod("vision/a", "runtime-class"), NotablePod("vision/b", "runtime-class"))), ["warning: plain GPUs: 2 pods with a share that a new pod would not get (runtime-class): vision/a, vision/b"]),
     (gpus_are_plain, sharing(nodes=UNREAD), ""),
+    # ranks of distributed jobs
+    (ranks_are_apart, but(notable=whole(rank("a", "g"), rank("b", "g"), rank("c", "h"))), ["warning: distributed jobs: 2 ranks on a GPU with another rank of the job: vision/a (4 ranks), vision/b (4 ranks)"]),
+    (ranks_are_apart, but(notable=whole(rank("a", "g"), rank("b"), rank("c", "g", job="other"), rank("d", "h", job=""), rank("e", "h", job=""))), "ok: distributed jobs: no GPU has two ranks of a job; 1 rank with whole GPUs"),
+    (ranks_are_apart, but(notable=part(rank("a", "g"))), []),
     # nodes
     (nodes_are_labelled, but(nodes=UNREAD), ""),
     (nodes_are_labelled, nodes(ClusterNode(name="n0", has_gpus=False)), "unknown: node labels: no node has GPUs"),

@@ -9,10 +9,10 @@ import pytest
 
 from console.cluster.facts import FactReader
 from console.doctor import admission
-from console.doctor.admission import DIGEST, GPUS, MEMBERS, OBJECTS, PODGROUPS, PODS, Guard
+from console.doctor.admission import DIGEST, MEMBERS, OBJECTS, PODS, Guard
 from console.doctor.check_results import CheckResult, State
 from console.doctor.cluster_state import ClusterFacts
-from console.doctor.guard import guard_stands, parameter_findings, parameters_text, values_of
+from console.doctor.guard import guard_stands, parameter_findings, values_of
 from kube.client import KubeClient
 from kube.kinds import AdmissionPolicySpec
 from service.version import version
@@ -118,10 +118,8 @@ def members(name: str, change: Callable[[dict[str, Any]], object]) -> list[dict[
 
 
 OF_MEMBERS = f"{MEMBERS} binding"
-STANDS = "ok: refuses in 1 namespace, as this release's; not proved; kaiNamespaces: kai-scheduler"
-STANDS_FOR_HOSTS = (
-    "ok: refuses in 1 host namespace of vClusters, as this release's; not proved; kaiNamespaces"
-)
+STANDS = "ok: refuses in 1 namespace, as this release's; not proved"
+STANDS_FOR_HOSTS = "ok: refuses in 1 host namespace of vClusters, as this release's; not proved"
 
 
 @pytest.mark.parametrize(
@@ -131,7 +129,7 @@ STANDS_FOR_HOSTS = (
         (rendered("audit"), [f"{BUT} the guard only reports violations of {OBJECTS_OF_ALL}", f"{OF_HOST} the guard only reports"]),
         (rendered(), [STANDS, STANDS_FOR_HOSTS]),
         (rendered(unguardedNamespaces=["host"]), [STANDS]),
-        (labelled("0.1.9"), [f"warning: kaishare-guard-pods: of 0.1.9; this is {version()}", STANDS, STANDS_FOR_HOSTS]),
+        (labelled("0.1.9"), [f"warning: of another release than this command, {version()}: kaishare-guard-pods (0.1.9)", STANDS, STANDS_FOR_HOSTS]),
         (altered(f"{PODS}-enforce binding", lambda spec: spec["matchResources"]["namespaceSelector"].update(matchLabels={"team": "vision"})), ["problem: strict: kaishare.dev/mode=enforce, but no binding selects their objects for kaishare-guard-pods"]),
         (members(OF_MEMBERS, lambda spec: spec.update(policyName="none")), [f"{BUT} the guard lacks {MEMBERS}", f"{OF_HOST} the guard lacks {MEMBERS}"]),
         (members(OF_MEMBERS, lambda spec: spec.update(validationActions=["Audit"])), [f"{BUT} the guard only reports violations of {MEMBERS}", f"{OF_HOST} the guard only"]),
@@ -203,20 +201,9 @@ def test_only_names_in_quotes_are_read(expression: str, values: tuple[str, ...] 
     assert values_of(expression) == values
 
 
-def test_the_parameters_of_some_policies_as_text() -> None:
-    changed = guard(kaiNamespaces="['b', 'a']", preemptibleClasses="['train']")
-    assert parameters_text(changed, {PODGROUPS, OBJECTS}) == "kaiNamespaces: a, b; preemptibleClasses: train"
-    assert parameters_text(changed, {GPUS}) == "schedulerName: kai-scheduler"
-
-
 NOT_A_LIST = "the variable {} is not a list of names in quotes"
-EXEMPTING = f"{OBJECTS}, {PODGROUPS}, {PODS}"
-SCHEDULING = f"{GPUS}, {PODS}"
-OTHER = f"{EXEMPTING}: kaiNamespaces has {{0}}: the accounts of the {{1}} {{0}} may write KAI's keys"
-LACKS = (
-    f"{EXEMPTING}: kaiNamespaces lacks kai-scheduler, where KAI's webhook runs: KAI's own requests are"
-    " refused"
-)
+OTHER = "kaiNamespaces has {0}: the accounts of the {1} may write KAI's keys"
+LACKS = "kaiNamespaces lacks kai-scheduler, where KAI's webhook runs: KAI's own requests are refused"
 TENANTS = but(
     namespaces=whole(namespace("vision"), namespace("strict", mode="enforce"), namespace("paused", mode="off"),
         namespace("kube-system"), namespace("vcluster-a", **{"kai.scheduler/queue": "-"}, vcluster="true"))
@@ -233,11 +220,11 @@ TENANTS = but(
             for name in ("vision", "strict", "paused", "vcluster-a")
         ),
         ({"kaiNamespaces": "[]"}, (State.PROBLEM, LACKS)),
-        ({"kaiNamespaces": "['kai-scheduler', request.namespace]"}, (State.PROBLEM, f"{EXEMPTING}: {NOT_A_LIST.format('kaiNamespaces')}")),
-        ({"preemptibleClasses": "['a'].filter(name, false)"}, (State.PROBLEM, f"{PODGROUPS}: {NOT_A_LIST.format('preemptibleClasses')}")),
-        ({"schedulerName": "object.spec.schedulerName"}, (State.PROBLEM, f"{SCHEDULING}: {NOT_A_LIST.format('schedulerName')}")),
-        ({"schedulerName": "'default-scheduler'"}, (State.PROBLEM, f"{SCHEDULING}: schedulerName is default-scheduler: pods of vClusters get GPUs without KAI")),
-        ({"schedulerName": "'kai-2'"}, (State.WARNING, f'{SCHEDULING}: schedulerName is "kai-2", but pods of KAI use kai-scheduler')),
+        ({"kaiNamespaces": "['kai-scheduler', request.namespace]"}, (State.PROBLEM, NOT_A_LIST.format("kaiNamespaces"))),
+        ({"preemptibleClasses": "['a'].filter(name, false)"}, (State.PROBLEM, NOT_A_LIST.format("preemptibleClasses"))),
+        ({"schedulerName": "object.spec.schedulerName"}, (State.PROBLEM, NOT_A_LIST.format("schedulerName"))),
+        ({"schedulerName": "'default-scheduler'"}, (State.PROBLEM, "schedulerName is default-scheduler: pods of vClusters get GPUs without KAI")),
+        ({"schedulerName": "'kai-2'"}, (State.WARNING, 'schedulerName is "kai-2", but pods of KAI use kai-scheduler')),
     ],
 )  # fmt: skip
 def test_values_that_weaken_the_guard(changes: dict[str, str], expected: tuple[State, str]) -> None:

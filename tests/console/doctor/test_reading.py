@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from console.cluster.facts import FactReader
+from console.cluster.facts import FactReader, items
 from console.doctor.check_results import CheckResult, State, as_text, exit_status, named
 from console.doctor.cluster_state import ClusterFacts, DoctorOptions, Scope, read_cluster
 from console.doctor.command import reach
@@ -110,7 +110,7 @@ async def test_an_unreachable_server_ends_the_checks_at_once(server: ApiServer, 
     [
         ("/podgroups", refuses(500, "InternalError"), "unknown: PodGroups: podgroups not read: "),
         ("/configmaps", refuses(500, "InternalError"), "unknown: settings: the webhook's settings are not"),
-        ("/deployments", refuses(500, "InternalError"), "unknown: API server: deployments in kaishare not read"),
+        (r"/apis$", refuses(500, "InternalError"), "unknown: API server: the kinds that the API server serves not read"),
         ("/namespaces", refuses(500, "InternalError"), "problem: managed namespaces: namespaces not read: "),
         ("/priorityclasses", always({"metadata": 1}), "unknown: priorities: 1 object of priorityclasses cannot"),
     ],
@@ -189,6 +189,43 @@ async def test_policies_that_could_not_be_read_or_have_another_form_are_not_miss
     (finding,) = webhook_exists(cluster)
     assert f"{finding.state}: installation: {finding.what}".startswith(expected)
     assert any(enforce_is_enforced(cluster)) is (expected == ABSENT)
+
+
+def notable_pod(annotations: dict[str, str], **spec: Any) -> str:
+    metadata = {"name": "p", "namespace": "a", "labels": {"runai-gpu-group": "g"}, "annotations": annotations}
+    container = {"name": "main", "env": [{"name": "WORLD_SIZE", "value": "4"}], **spec.pop("container", {})}
+    spec = {"schedulerName": "kai-scheduler", "nodeName": "n", "containers": [container], **spec}
+    return json.dumps({"metadata": metadata, "spec": spec})
+
+
+GIVEN = {"kaishare.dev/reason": "whole-gpu-converted", "pod-group-name": "pg"}
+RANK = ("a/p", "", "WORLD_SIZE is 4", ("a", "pg"), ("g",))
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        (notable_pod(GIVEN), [RANK]),
+        (notable_pod(GIVEN, nodeName=""), []),
+        (notable_pod(GIVEN, schedulerName="default-scheduler"), []),
+        (notable_pod(GIVEN, nodeName="", runtimeClassName="kata"), [("a/p", "runtime-class", "", ("a", "pg"), ("g",))]),
+        (notable_pod({}, nodeName="", runtimeClassName="kata"), []),
+        ("[]", []),
+    ],
+)  # fmt: skip
+async def test_pods_that_keep_a_share_or_are_ranks_are_read(
+    server: ApiServer, client: KubeClient, document: str, expected: list[Any]
+) -> None:
+    managed = {
+        "metadata": {"name": "a", "labels": {"kai.scheduler/queue": "q", "kaishare.dev/gpu-fraction": "0.5"}}
+    }
+    server.refusals = {
+        r"/v1/namespaces(\?|$)": lists(managed),
+        "/v1/pods.*queue": lists(json.loads(document)),
+        "": lists(),
+    }
+    cluster = await read_cluster(FactReader(client), DoctorOptions())
+    assert [*items(cluster.notable)] == expected
 
 
 IN_KAI = {"service": {"name": "admission", "namespace": "kai", "path": "/mutate--v1-pod"}}
