@@ -73,7 +73,6 @@ class ObjectOwner(Struct, frozen=True, rename="camel"):
 class FullMeta(VersionedMeta, frozen=True, rename="camel"):
     """`metadata` with all that tools read. Its annotations may be large."""
 
-    generation: int = 0
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     annotations: dict[str, str] = msgspec.field(default_factory=dict)
     owner_references: list[ObjectOwner] = msgspec.field(default_factory=list)
@@ -665,56 +664,24 @@ class EndpointSlice(PartialObject, frozen=True):
     ports: list[ServicePort] | None = None
 
 
-class AdmissionRule(Struct, frozen=True, rename="camel"):
-    """A rule of an admission policy: the requests that it judges."""
-
-    api_groups: list[str] | None = None
-    api_versions: list[str] | None = None
-    operations: list[str] | None = None
-    resources: list[str] | None = None
-    resource_names: list[str] | None = None
-    scope: str = "*"
-
-
 class AdmissionMatch(Struct, frozen=True, rename="camel"):
     """The requests that an admission policy or its binding selects."""
 
     namespace_selector: LabelSelector = EVERYTHING
     object_selector: LabelSelector = EVERYTHING
-    resource_rules: list[AdmissionRule] | None = None
-    exclude_resource_rules: list[AdmissionRule] | None = None
+    resource_rules: list[dict[str, Any]] | None = None
+    exclude_resource_rules: list[dict[str, Any]] | None = None
     match_policy: str = "Equivalent"
-
-
-class NamedExpression(Struct, frozen=True):
-    """A variable or a matchCondition of an admission policy."""
-
-    name: str
-    expression: str
-
-
-class Validation(Struct, frozen=True, rename="camel"):
-    """A rule of a ValidatingAdmissionPolicy."""
-
-    expression: str
-    message: str = ""
-    message_expression: str = ""
-
-
-class PolicyMutation(Struct, frozen=True, rename="camel"):
-    """A change of a MutatingAdmissionPolicy."""
-
-    json_patch: dict[str, str] = {}
 
 
 class AdmissionPolicySpec(Struct, frozen=True, rename="camel"):
     """`spec` of a ValidatingAdmissionPolicy or a MutatingAdmissionPolicy."""
 
     match_constraints: AdmissionMatch = AdmissionMatch()
-    match_conditions: list[NamedExpression] | None = None
-    variables: list[NamedExpression] | None = None
-    validations: list[Validation] | None = None
-    mutations: list[PolicyMutation] | None = None
+    match_conditions: list[dict[str, str]] | None = None
+    variables: list[dict[str, str]] | None = None
+    validations: list[dict[str, str]] | None = None
+    mutations: list[dict[str, Any]] | None = None
     failure_policy: str = "Fail"
     reinvocation_policy: str = ""
     param_kind: dict[str, str] | None = None
@@ -747,7 +714,6 @@ SERVICES: Final = Kind("", "v1", "services", "Service", Service)
 CONFIG_MAPS: Final = Kind("", "v1", "configmaps", "ConfigMap", ConfigMap)
 LIMIT_RANGES: Final = Kind("", "v1", "limitranges", "LimitRange", LimitRange)
 VOLUME_CLAIMS: Final = Kind("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", VolumeClaim)
-DEPLOYMENTS: Final = Kind("apps", "v1", "deployments", "Deployment", Controller)
 DAEMON_SETS: Final = Kind("apps", "v1", "daemonsets", "DaemonSet", Controller)
 ENDPOINT_SLICES: Final = Kind("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", EndpointSlice)
 PRIORITY_CLASSES: Final = Kind("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", PriorityClass)
