@@ -38,8 +38,7 @@ class ApiError(Exception):
     """Reason of the Status object (`NotFound`, `Expired`, `Conflict`, …), else HTTP's reason phrase."""
     message: str
     request_line: str
-    retry_after: float | None = None
-    """Seconds to wait before the next request; None if the server does not say."""
+    retry_after: float | None = None  # seconds to wait before the next request, if the server says
     object_name: str = ""
     """The object that the Status object names; empty without one, as for a kind that is not served."""
 
@@ -51,11 +50,6 @@ class ApiError(Exception):
     def is_unauthorized(self) -> bool:
         """Whether the API server does not accept the credentials, such as an expired token."""
         return self.status == 401
-
-    @property
-    def is_redirect(self) -> bool:
-        """Whether the answer names another address, as that of a proxy with a log-in page."""
-        return 300 <= self.status < 400
 
     @property
     def is_forbidden(self) -> bool:
@@ -82,8 +76,7 @@ class Silent(Unreachable):
     """An open answer brought no data for too long; the connection may be dead, or there may be no news."""
 
 
-REQUEST_ERRORS: Final = (ApiError, Unreachable, AccessError)
-"""All errors of a request to an API server."""
+REQUEST_ERRORS: Final = (ApiError, Unreachable, AccessError)  # all errors of a request to an API server
 
 
 def decode_answer(decoder: "msgspec.json.Decoder[T]", body: bytes, request_line: str, *, expected: str) -> T:
@@ -157,23 +150,13 @@ def status_error(
 LONGEST_ANSWER: Final = 16 * 1024 * 1024  # bytes; objects are at most 3 MiB
 _LONGEST_LINE: Final = 16 * 1024 * 1024  # bytes
 _LONGEST_ERROR: Final = 65536  # bytes
-_BY_THE_CLOCK: Final = (9, 10)
-"""OpenSSL's error codes for certificates that are not yet valid or have expired."""
+_BY_THE_CLOCK: Final = (9, 10)  # OpenSSL's codes for certificates that are not yet valid or have expired
 _MOST_WARNINGS: Final = 1000
 _LONGEST_WARNING: Final = 32768  # characters
 _WARNING = re.compile(r'[ \t]*[0-9]{3} [^ "]{1,300} "((?:[^"\\]|\\.)*)"(?: "[^"]*")?[ \t]*')
 """Form: RFC 7234, section 5.5, as apimachinery `pkg/util/net/http.go` (NewWarningHeader) writes it:
 `299 - "text"`, where a backslash precedes quotation marks and backslashes."""
 _ESCAPED = re.compile(r"\\(.)")
-TRANSPORT_ERRORS: Final = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
-"""Errors of a request that brought no valid answer."""
-
-
-def require_plain(response: aiohttp.ClientResponse, sent: object) -> None:
-    """Refuse a compressed answer, which could have any size, by raising Unreachable."""
-    encoding = response.headers.get("Content-Encoding", "identity")
-    if encoding != "identity":
-        raise Unreachable(f"{sent}: unexpected Content-Encoding {one_line(encoding)}")
 
 
 async def read_body(
@@ -238,12 +221,12 @@ def transport_errors(sent: object) -> Iterator[None]:
         yield
     except aiohttp.SocketTimeoutError:
         raise Silent(f"{sent}: no data in time") from None
-    except TRANSPORT_ERRORS as error:
-        raise Unreachable(f"{sent}: {transport_error_text(error)}") from None
+    except (aiohttp.ClientError, OSError) as error:
+        raise Unreachable(f"{sent}: {_text_of(error)}") from None
 
 
-def transport_error_text(error: BaseException) -> str:
-    """Describe one of `TRANSPORT_ERRORS`, without details that differ between attempts."""
+def _text_of(error: BaseException) -> str:
+    """Describe an error of a connection, without details that differ between attempts."""
     if isinstance(error, asyncio.TimeoutError):
         return "no answer in time"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):

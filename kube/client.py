@@ -25,12 +25,12 @@ from kube.answers import (
     read_body,
     read_error,
     read_lines,
-    require_plain,
     status_error,
     transport_errors,
 )
 from service.list_splitter import ListSplitter, MalformedList
 from service.tasks import LoopYield
+from service.text import one_line
 from service.version import version
 
 MERGE_PATCH: Final = "application/merge-patch+json"
@@ -40,8 +40,7 @@ _LIST_SECONDS: Final = 120.0
 _LIST_SILENT_SECONDS: Final = 30.0
 _LONGEST_HEADER: Final = 32768
 """Bytes. The warnings of an answer have at most 4096 characters of four bytes (seen on Kubernetes 1.36.3)."""
-_MOST_HEADERS: Final = 1024
-"""Each warning is a header."""
+_MOST_HEADERS: Final = 1024  # each warning is a header
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +50,7 @@ class AnyResponse:
     status: int
     reason: str
     body: bytes
-    date: str
-    """The header Date; empty if absent."""
+    date: str  # the header; empty if absent
     warnings: tuple[str, ...]
 
 
@@ -68,8 +66,7 @@ class _Request:
     body: bytes | None = None
     seconds: float | None = _SECONDS
     """Time limit; None for a stream, of which only the head must come in time."""
-    silent_seconds: float | None = None
-    """Longest silence within the answer."""
+    silent_seconds: float | None = None  # longest silence within the answer
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
@@ -251,7 +248,6 @@ class KubeClient:
         self, sent: _Request, *, is_trusted: bool, most_bytes: int = LONGEST_ANSWER
     ) -> AnyResponse:
         async with self._answer(sent, is_trusted=is_trusted) as response:
-            require_plain(response, sent)
             body, reason = await read_body(response, sent, most_bytes), response.reason or ""
             if b'"kind":"Status"' in body[:200].replace(b" ", b""):  # probably the API server's own
                 self._require_login(
@@ -284,7 +280,6 @@ class KubeClient:
                 if error.is_unauthorized and self._access.route.login:
                     error.message += f"; {self._access.route.login}"
                 raise error
-            require_plain(response, sent)
             if "Date" in response.headers:
                 self._dated = response.headers["Date"], self._clock()
             yield response
@@ -326,6 +321,9 @@ class KubeClient:
                         break
                     refused = identity
                     await stack.aclose()
+                encoding = response.headers.get("Content-Encoding", "identity")
+                if encoding != "identity":  # an answer that is unpacked could have any size
+                    raise Unreachable(f"{sent}: unexpected Content-Encoding {one_line(encoding)}")
                 yield response
 
 

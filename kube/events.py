@@ -24,11 +24,9 @@ from service.text import printable, shorten_utf8
 _LONGEST_MESSAGE: Final = 1024
 """Maximum size in bytes of UTF-8: the limit of events.k8s.io/v1, which `kubectl describe` shows in full."""
 _HASH_DIGITS: Final = 16
-_REFUSED: Final = "refused"
-"""Kind of the problem of refused Events. The texts differ by the Events' names."""
+_REFUSED: Final = "refused"  # kind of the problem of refused Events, whose texts differ by the Events' names
 _REFUSED_SECONDS: Final = 60.0
-_LATER: Final = frozenset({401, 408, 409, 429, 500, 502, 503, 504})
-"""HTTP statuses after which another attempt may succeed."""
+_LATER: Final = frozenset({401, 408, 409, 429, 500, 502, 503, 504})  # another attempt may succeed
 
 
 class ObjectReference(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -50,18 +48,14 @@ class Event:
     """One Event. Emitting the same name again increases the count of the existing Event."""
 
     name: str
-    """metadata.name, for example from `event_name`."""
     namespace: str
     about: ObjectReference
     reason: str
-    message: str
-    """Cut to 1024 bytes."""
+    message: str  # cut to 1024 bytes
     is_warning: bool = True
-    related: ObjectReference | None = None
-    """A second object, in any namespace."""
+    related: ObjectReference | None = None  # a second object, in any namespace
     annotations: Mapping[str, str] = field(default_factory=dict)
-    first_at: float = 0.0
-    """Unix time, which an `EventWriter` sets."""
+    first_at: float = 0.0  # Unix time; an `EventWriter` sets it
     last_at: float = 0.0
     count: int = 1
 
@@ -113,15 +107,11 @@ async def create_event(
 class EventTiming:
     """Limits of an `EventWriter`; times are seconds."""
 
-    max_waiting: int = 256
-    """Maximum queue length; a further Event replaces the oldest one."""
-    max_remembered: int = 1024
-    """Maximum number of written Events whose counts are remembered."""
+    max_waiting: int = 256  # a further Event replaces the oldest one
+    max_remembered: int = 1024  # written Events whose counts are remembered
     per_second: float = 2.0
-    burst: int = 25
-    """Maximum number of Events in a burst, as in client-go."""
-    give_up_after: float = 600.0
-    """Time of retries, after which an Event has failed."""
+    burst: int = 25  # as in client-go
+    give_up_after: float = 600.0  # time of retries, after which an Event has failed
     first_pause: float = 0.5
     longest_pause: float = 30.0
 
@@ -158,8 +148,7 @@ class EventWriter:
         self._bucket = TokenBucket(per_second=self._timing.per_second, burst=self._timing.burst, clock=clock)
         self._waiting: OrderedDict[tuple[str, str], tuple[float, Event]] = OrderedDict()
         """Events, each with the monotonic time since which it waits."""
-        self._counts: OrderedDict[tuple[str, str], int] = OrderedDict()
-        """Counts of written Events by namespace and name."""
+        self._counts: OrderedDict[tuple[str, str], int] = OrderedDict()  # of written Events, by their keys
         self._has_new = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -283,8 +272,7 @@ def _timestamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-_MOST_EVENTS: Final = 10_000
-"""Maximum number of Events in one list."""
+_MOST_EVENTS: Final = 10_000  # in one list
 
 
 class _Metadata(Struct, frozen=True, rename="camel"):

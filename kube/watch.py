@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -26,8 +26,6 @@ from service.backoff import JITTER_DOWN, Backoff
 from service.json_depth import decode_deep, shallow_object
 from service.tasks import LoopYield
 from service.text import MALFORMED, one_line
-
-_TYPES: Final = frozenset({"ADDED", "MODIFIED", "DELETED", "BOOKMARK"})
 
 
 class ObjectMetadata(Struct):
@@ -43,7 +41,7 @@ class _Object(Struct):
 
 
 class _Event(Struct):
-    type: str
+    type: Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"]
     object: Raw
 
 
@@ -67,17 +65,12 @@ def read_event(line: bytes, request_line: str) -> tuple[str, ObjectMetadata, byt
         raise Unreachable(f"{request_line}: not an event: {one_line(str(error))}") from None
     if event.type == "ERROR":
         raise status_error(event.object, request_line)
-    if event.type not in _TYPES:
-        raise Unreachable(f"{request_line}: not an event: unknown type {one_line(event.type)}")
     item = shallow_object(event.object)
     return event.type, read_metadata(item, request_line, event.type == "BOOKMARK"), item
 
 
 def read_metadata(item: bytes, request_line: str, is_bookmark: bool = False) -> ObjectMetadata:
-    """Decode an object's metadata; raise UnreadableObject if the bytes are not an object with a name.
-
-    A bookmark may lack the name.
-    """
+    """Decode an object's metadata; raise UnreadableObject without a name, which only a bookmark may lack."""
     try:
         metadata = _object.decode(item).metadata
     except MALFORMED as error:
@@ -88,19 +81,15 @@ def read_metadata(item: bytes, request_line: str, is_bookmark: bool = False) -> 
 
 
 T = TypeVar("T")
-Key = tuple[str, str]
-"""Namespace and name."""
+Key = tuple[str, str]  # namespace and name
 
 _GONE: Final = 410
 _NOT_SERVED: Final = 404
 _TOO_NEW: Final = 504
 """Status for a version that no server has yet, as after a restore from a backup (among other causes)."""
-_WHOLE_WATCH: Final = 0.9
-"""Fraction of a watch's time after which its end counts as the API server's timeout."""
-_REFUSED: Final = frozenset({"403", "404"})
-"""Causes that only an administrator can remove: a missing right, or an API that is not served."""
-_USUAL: Final = frozenset({"closed", "gone", "silent"})
-"""Normal causes for the end of a watch, unless they repeat at once."""
+_WHOLE_WATCH: Final = 0.9  # part of a watch's time after which its end counts as the API server's timeout
+_REFUSED: Final = frozenset({"403", "404"})  # causes that only an administrator can remove
+_USUAL: Final = frozenset({"closed", "gone", "silent"})  # usual ends of a watch, unless they repeat at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,14 +102,11 @@ class WatchTiming:
     """Largest random addition to `watch`; it keeps apart the watches of clients that started together."""
     silence: float = float("inf")
     """Silence after which a watch is renewed at its version; bookmarks, about one a minute, end a silence."""
-    grace: float = 8.0
-    """Time by which a stream may exceed the duration of its watch."""
+    grace: float = 8.0  # by which a stream may exceed the duration of its watch
     first_pause: float = 0.5
     longest_pause: float = 30.0
-    longest_refused: float = 0.0
-    """Longest pause after 403 or 404, if it is longer than `longest_pause`."""
-    healthy_after: float = 5.0
-    """Minimum duration of a successful stream."""
+    longest_refused: float = 0.0  # longest pause after 403 or 404, if it is longer than `longest_pause`
+    healthy_after: float = 5.0  # least duration of a successful stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,15 +116,7 @@ class Resource:
     name: str
     path: str
     params: Mapping[str, str] = field(default_factory=dict)
-    accept: str = "application/json"
-    """Media type; `kube.kinds.METADATA_ONLY` omits spec and status."""
-
-
-@dataclass(frozen=True, slots=True)
-class _End:
-    cause: str
-    problem: str
-    retry_after: float = 0.0
+    accept: str = "application/json"  # media type; `kube.metadata.METADATA_ONLY` omits spec and status
 
 
 class Watch(Generic[T]):
@@ -167,8 +145,7 @@ class Watch(Generic[T]):
         self.resource = resource
         self.restarts: Counter[str] = Counter()
         """Number of restarts: `closed`, `silent`, `gone`, `unreachable`, `credentials` or a status."""
-        self.unreadable = 0
-        """Number of objects that were skipped, because not even their names could be decoded."""
+        self.unreadable = 0  # objects that were skipped, because not even their names could be decoded
         self.objects: dict[Key, T] = {}
         self.states_read = 0
         """How often the whole state was read. Between two times, changes may have been missed."""
@@ -217,22 +194,22 @@ class Watch(Generic[T]):
         previous_cause = ""
         while True:
             self._opened_at = None
-            end = await self._once()
-            self.restarts[end.cause] += 1
+            cause, problem, retry_after = await self._once()
+            self.restarts[cause] += 1
             duration = 0.0 if self._opened_at is None else self._clock() - self._opened_at
             is_healthy = duration >= timing.healthy_after
-            is_usual = end.cause in _USUAL and (is_healthy or end.cause != previous_cause)
-            previous_cause = end.cause
+            is_usual = cause in _USUAL and (is_healthy or cause != previous_cause)
+            previous_cause = cause
             if is_healthy:
                 pauses.reset()
                 refused_pauses.reset()
             if not is_usual:
-                self._report(end.problem, end.cause)
+                self._report(problem, cause)
             elif is_healthy:
                 self._report("")
                 continue
-            backoff = refused_pauses if end.cause in _REFUSED else pauses
-            await asyncio.sleep(backoff.step(at_least=end.retry_after))
+            backoff = refused_pauses if cause in _REFUSED else pauses
+            await asyncio.sleep(backoff.step(at_least=retry_after))
 
     def _report(self, problem: str, cause: str = "") -> None:
         self.cause = cause
@@ -240,8 +217,8 @@ class Watch(Generic[T]):
             self.problem = problem
             self._on_trouble(problem)
 
-    async def _once(self) -> _End:
-        """Read the whole state if necessary, and follow changes until the stream ends."""
+    async def _once(self) -> tuple[str, str, float]:
+        """Read the whole state if necessary, and follow changes; return cause, line and wait at the end."""
         try:
             if not self._resource_version:
                 await self._list()
@@ -251,19 +228,17 @@ class Watch(Generic[T]):
                 self._not_older_than = ""
             if error.status == _GONE:
                 self._resource_version = ""
-                return _End("gone", str(error))
+                return "gone", str(error), 0.0
             if error.status == _NOT_SERVED:
                 self.last_contact = None
-            return _End(str(error.status or "error"), str(error), error.retry_after or 0.0)
+            return str(error.status or "error"), str(error), error.retry_after or 0.0
         except Silent as error:
             # Only a dead connection is silent longer than the API server keeps the watch open.
             is_renewed = self._opened_at is not None and self._timing.silence < self._timing.watch
-            return _End("silent" if is_renewed else "unreachable", str(error))
-        except Unreachable as error:
-            return _End("unreachable", str(error))
-        except AccessError as error:
-            return _End("credentials", str(error))
-        return _End("closed", f"{self._request_line}: the server closes every stream at once")
+            return "silent" if is_renewed else "unreachable", str(error), 0.0
+        except (Unreachable, AccessError) as error:
+            return "unreachable" if isinstance(error, Unreachable) else "credentials", str(error), 0.0
+        return "closed", f"{self._request_line}: the server closes every stream at once", 0.0
 
     async def _list(self) -> None:
         """Read the whole state by a list; the known objects stay until it is complete."""
@@ -370,7 +345,6 @@ class Watch(Generic[T]):
             objects[key] = value
 
     def _skip(self, error: UnreadableObject) -> None:
-        """Count an object that cannot be decoded; its last readable state stays."""
         self.unreadable += 1
         self._on_unreadable(str(error))
 

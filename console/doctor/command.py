@@ -273,7 +273,7 @@ async def reach(client: KubeClient) -> tuple[CheckResult, tuple[int, int] | None
         if error.is_unauthorized:
             refused = f"{client.server} does not accept your credentials: {error.status} {error.reason}"
             return problem(refused, f"log in again; {_NOTHING_ELSE}"), None
-        if error.is_redirect:
+        if 300 <= error.status < 400:
             return _of_another_kind(client, error), None
         # Other requests may still be allowed.
         return ok(f"{client.server} answers (no version: {error})"), None
