@@ -19,6 +19,7 @@ from msgspec import Struct
 from kube.access import Access, AccessError, Headers, InCluster
 from kube.answers import (
     LONGEST_ANSWER,
+    LONGEST_HEADER,
     ApiError,
     Unreachable,
     parse_warnings,
@@ -38,8 +39,6 @@ MERGE_PATCH: Final = "application/merge-patch+json"
 _SECONDS: Final = 10.0
 _LIST_SECONDS: Final = 120.0
 _LIST_SILENT_SECONDS: Final = 30.0
-_LONGEST_HEADER: Final = 32768
-"""Bytes. The warnings of an answer have at most 4096 characters of four bytes (seen on Kubernetes 1.36.3)."""
 _MOST_HEADERS: Final = 1024  # each warning is a header
 
 
@@ -98,7 +97,7 @@ class KubeClient:
             auto_decompress=False,
             connector=aiohttp.TCPConnector(limit=16, keepalive_timeout=30),
             cookie_jar=aiohttp.DummyCookieJar(),
-            max_field_size=_LONGEST_HEADER,
+            max_field_size=LONGEST_HEADER,
             max_headers=_MOST_HEADERS,
         )
 

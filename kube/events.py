@@ -40,7 +40,6 @@ class ObjectReference(Struct, frozen=True, kw_only=True, rename="camel", omit_de
     namespace: str
     name: str
     uid: str
-    resource_version: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,7 @@ class Requirement(Struct, frozen=True):
 
     key: str
     operator: str
-    values: list[str] | None = None
+    values: frozenset[str] | None = None
 
     def __str__(self) -> str:
         values = f" [{', '.join(sorted(self.values))}]" if self.values else ""
@@ -49,14 +49,14 @@ class Requirement(Struct, frozen=True):
         """The requirement in the form of `kubectl get -l`."""
         if self.operator in ("Exists", "DoesNotExist"):
             return f"{'' if self.operator == 'Exists' else '!'}{self.key}"
-        return f"{self.key} {self.operator.lower()} ({','.join(self.values or ())})"
+        return f"{self.key} {self.operator.lower()} ({','.join(sorted(self.values or ()))})"
 
     def holds(self, labels: Mapping[str, str]) -> bool:
         """Whether labels meet the requirement, as in `k8s.io/apimachinery/pkg/labels`.
 
         NotIn also holds for labels without the key. Gt and Lt are of node affinities only.
         """
-        values = self.values or []
+        values = self.values or frozenset()
         match self.operator:
             case "In":
                 return labels.get(self.key) in values
@@ -64,7 +64,7 @@ class Requirement(Struct, frozen=True):
                 return labels.get(self.key) not in values
             case "Gt" | "Lt":
                 try:
-                    actual, limit = int(labels.get(self.key, "")), int((values or [""])[0])
+                    actual, limit = int(labels.get(self.key, "")), int(next(iter(values), ""))
                 except ValueError:
                     return False
                 return actual > limit if self.operator == "Gt" else actual < limit
@@ -80,7 +80,9 @@ class LabelSelector(Struct, frozen=True):
     @property
     def all_requirements(self) -> list[Requirement]:
         """All requirements; those of matchLabels come first, with the operator In."""
-        from_labels = [Requirement(key, "In", [value]) for key, value in (self.labels or {}).items()]
+        from_labels = (
+            Requirement(key, "In", frozenset({value})) for key, value in (self.labels or {}).items()
+        )
         return [*from_labels, *(self.expressions or ())]
 
     @property
@@ -90,21 +92,19 @@ class LabelSelector(Struct, frozen=True):
         return ",".join([*labels, *(line.query for line in self.expressions or ())])
 
     @property
-    def requirements(self) -> frozenset[tuple[str, str, tuple[str, ...]]]:
-        """All requirements as a set, so that two selectors can be compared regardless of order."""
-        return frozenset(map(_comparable, self.all_requirements))
+    def requirements(self) -> frozenset[Requirement]:
+        """All requirements, so that two selectors can be compared regardless of order."""
+        return frozenset(self.all_requirements)
 
     @property
     def excluded_namespaces(self) -> frozenset[str]:
         """The namespaces that the selector excludes by name."""
-        lines = (
-            line for line in self.expressions or () if (line.key, line.operator) == (NAME_LABEL, "NotIn")
-        )
+        lines = (each for each in self.requirements if (each.key, each.operator) == (NAME_LABEL, "NotIn"))
         return frozenset(name for line in lines for name in line.values or ())
 
     def beyond(self, other: "LabelSelector") -> list[Requirement]:
         """Return the requirements that the other selector lacks."""
-        return [line for line in self.all_requirements if _comparable(line) not in other.requirements]
+        return [line for line in self.all_requirements if line not in other.requirements]
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether the selector selects an object with these labels."""
@@ -113,10 +113,6 @@ class LabelSelector(Struct, frozen=True):
     def unmet(self, labels: Mapping[str, str]) -> list[Requirement]:
         """Return the requirements that labels do not meet."""
         return [line for line in self.all_requirements if not line.holds(labels)]
-
-
-def _comparable(requirement: Requirement) -> tuple[str, str, tuple[str, ...]]:
-    return requirement.key, requirement.operator, tuple(sorted(requirement.values or ()))
 
 
 EVERYTHING: Final = LabelSelector()

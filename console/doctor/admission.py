@@ -69,7 +69,7 @@ def reach(spec: AdmissionPolicySpec) -> tuple[Any, ...]:
         any(
             rule.get("resourceNames") or rule.get("scope") == "Cluster" for rule in match.resource_rules or ()
         ),
-        frozenset(line for line in selected if line[:2] != (NAME_LABEL, "NotIn")),
+        frozenset(line for line in selected if (line.key, line.operator) != (NAME_LABEL, "NotIn")),
         match.object_selector.requirements,
     )
 

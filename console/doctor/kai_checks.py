@@ -142,7 +142,7 @@ def kai_sees_the_pods(cluster: ClusterFacts) -> Iterator[CheckResult]:
                 "correct KAI's namespaceLabelSelector, or remove the queue label from these namespaces",
             )
         if hooks and not any(hook.object_selector.matches({}) for hook in hooks):
-            labels = {key for hook in hooks for key, _, _ in hook.object_selector.requirements}
+            labels = {line.key for hook in hooks for line in hook.object_selector.requirements}
             yield warning(
                 f"{name} selects only pods with the label {listed(labels)} (podLabelSelector); KAI ignores"
                 " other pods",

@@ -138,7 +138,8 @@ MUTATE, VALIDATE = "pods.mutate.kaishare.dev", "pods.validate.kaishare.dev"
 DIFFERS = f"problem: mutating webhook: {MUTATE} differs from this release"
 SELECTOR = mutating().hooks[0].namespace_selector.requirements
 EXPRESSIONS = [
-    {"key": key, "operator": operator, "values": list(values)} for key, operator, values in sorted(SELECTOR)
+    {"key": each.key, "operator": each.operator, "values": sorted(each.values or ())}
+    for each in sorted(SELECTOR, key=str)
 ]
 WITHOUT_NAMES = [each for each in EXPRESSIONS if each["key"] != "kubernetes.io/metadata.name"]
 MINE = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["mine"]}
