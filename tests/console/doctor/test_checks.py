@@ -138,7 +138,7 @@ MUTATE, VALIDATE = "pods.mutate.kaishare.dev", "pods.validate.kaishare.dev"
 DIFFERS = f"problem: mutating webhook: {MUTATE} differs from this release"
 SELECTOR = mutating().hooks[0].namespace_selector.requirements
 EXPRESSIONS = [
-    {"key": each.key, "operator": each.operator, "values": sorted(each.values or ())}
+    {"key": each.key, "operator": each.operator, **({"values": sorted(each.values)} if each.values else {})}
     for each in sorted(SELECTOR, key=str)
 ]
 WITHOUT_NAMES = [each for each in EXPRESSIONS if each["key"] != "kubernetes.io/metadata.name"]
