@@ -2,8 +2,7 @@
 
 import os
 import ssl
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -13,7 +12,6 @@ from service.file_watch import FileWatch
 from service.http.tls_files import client_context
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-_LOOK_EVERY_SECONDS: Final = 10.0
 
 Headers: TypeAlias = tuple[tuple[str, str], ...]
 """Names and values of request headers; a name can occur repeatedly."""
@@ -23,14 +21,10 @@ Headers: TypeAlias = tuple[tuple[str, str], ...]
 class Route:
     """Connection settings in addition to the server's address."""
 
-    proxy: str | None = None
-    """URL of the proxy."""
-    server_hostname: str | None = None
-    """The expected name on the server's certificate."""
-    withheld: str = ""
-    """Which credentials the caller has but does not send, and why, as a clause."""
-    login: str = ""
-    """What a person does after a 401, as a clause."""
+    proxy: str | None = None  # URL
+    server_hostname: str | None = None  # the expected name on the server's certificate
+    withheld: str = ""  # which credentials the caller has but does not send, and why, as a clause
+    login: str = ""  # what a person does after a 401, as a clause
 
 
 class Access:
@@ -67,7 +61,6 @@ class InCluster(Access):
         *,
         folder: Path = SERVICE_ACCOUNT,
         environment: Mapping[str, str] = os.environ,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Read the service account; AccessError if there is none, as outside a pod."""
         host, port = (environment.get(f"KUBERNETES_SERVICE_{part}") for part in ("HOST", "PORT"))
@@ -75,12 +68,9 @@ class InCluster(Access):
             raise AccessError("not in a cluster: KUBERNETES_SERVICE_HOST and _PORT are not set")
         server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
         self._folder = folder
-        self._clock = clock
         self._token = _read(folder / "token")
-        self._read_at = clock()
         self._ca = FileWatch(folder / "ca.crt")
-        self._is_ca_unread = False
-        """Whether the current content of the CA's file could not be loaded."""
+        self._is_ca_unread = False  # whether the current content of the CA's file could not be loaded
         super().__init__(server, _trust_of(folder / "ca.crt"))
 
     @property
@@ -105,17 +95,15 @@ class InCluster(Access):
         return self._context
 
     async def headers(self, *, refused: Headers | None = None) -> Headers:
-        """Return the token, which is read again every 10 s. The kubelet replaces it long before it expires.
+        """Return the token in the file, which the kubelet replaces long before a token expires.
 
         AccessError if the server refused the last token, and the file cannot be read.
         """
-        if refused is not None or self._clock() - self._read_at >= _LOOK_EVERY_SECONDS:
-            self._read_at = self._clock()
-            try:
-                self._token = _read(self._folder / "token")
-            except AccessError:
-                if refused is not None:  # otherwise the last token is used until the server refuses it
-                    raise
+        try:
+            self._token = _read(self._folder / "token")
+        except AccessError:
+            if refused is not None:  # otherwise the last token is used until the server refuses it
+                raise
         return (("Authorization", f"Bearer {self._token}"),)
 
 

@@ -147,11 +147,9 @@ class ResourceSlice(Struct, frozen=True):
 def newest(slices: Iterable[ResourceSlice]) -> list[ResourceSlice]:
     """Return the slices of the newest generation of each pool, complete or not."""
     kept = sorted(slices, key=lambda each: each.spec.pool.generation)
-    generations = {(each.spec.driver, each.spec.pool.name): each.spec.pool.generation for each in kept}
+    latest = {(each.driver, each.pool.name): each.pool.generation for each in (one.spec for one in kept)}
     return [
-        each
-        for each in kept
-        if each.spec.pool.generation == generations[each.spec.driver, each.spec.pool.name]
+        each for each in kept if each.spec.pool.generation == latest[each.spec.driver, each.spec.pool.name]
     ]
 
 

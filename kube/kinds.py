@@ -24,9 +24,7 @@ from service.text import one_line
 
 T = TypeVar("T")
 
-NO_RESERVED_GPU: Final = "-1"
-"""Value of `RESERVED_GPU` on a reservation pod that found no GPU (`discovery.go`)."""
-
+NO_RESERVED_GPU: Final = "-1"  # `RESERVED_GPU` of a reservation pod that found no GPU (`discovery.go`)
 _LONGEST: Final = 200  # characters
 
 
@@ -34,13 +32,10 @@ _LONGEST: Final = 200  # characters
 class Kind(Generic[T]):
     """A kind: where the API server has its objects, and the type of one."""
 
-    group: str
-    """API group; empty for the core group."""
+    group: str  # empty for the core group
     version: str
-    resource: str
-    """Name in paths, such as `deployments`."""
-    name: str
-    """Name in manifests, such as `Deployment`."""
+    resource: str  # as in paths, such as `deployments`
+    name: str  # as in manifests, such as `Deployment`
     type: type[T]
 
     @cached_property
@@ -61,8 +56,6 @@ class Kind(Generic[T]):
 
 
 class ObjectOwner(Struct, frozen=True, rename="camel"):
-    """One of `metadata.ownerReferences`."""
-
     api_version: str
     kind: str
     name: str
@@ -77,8 +70,7 @@ class FullMeta(VersionedMeta, frozen=True, rename="camel"):
     annotations: dict[str, str] = msgspec.field(default_factory=dict)
     owner_references: list[ObjectOwner] = msgspec.field(default_factory=list)
     creation_timestamp: Time | None = None
-    deletion_timestamp: str = ""
-    """Time from which the object is being deleted; empty if it is not."""
+    deletion_timestamp: str = ""  # empty for an object that is not being deleted
 
     @property
     def key(self) -> tuple[str, str]:
@@ -147,8 +139,6 @@ class _NodeAffinity(Struct, frozen=True):
 
 
 class Affinity(Struct, frozen=True, rename="camel"):
-    """The required node affinity of a pod."""
-
     node_affinity: _NodeAffinity | None = None
 
     def selects(self, name: str, labels: Mapping[str, str]) -> bool:
@@ -355,12 +345,9 @@ def text_at(value: Any, *path: str) -> str:
 
 
 class UnschedulableReason(Struct, frozen=True):
-    """One of `reasons` of a PodGroup's scheduling condition."""
-
     reason: str = ""
     message: str = ""
-    details: Any = None
-    """Its form depends on the reason."""
+    details: Any = None  # its form depends on the reason
 
     @property
     def queue(self) -> str:
@@ -559,8 +546,7 @@ class _TemplateSpec(Struct, frozen=True):
 
 
 class _TemplateStatus(Struct, frozen=True, rename="camel"):
-    desired_number_scheduled: int = 0
-    """Number of nodes that should run a pod of a DaemonSet (DESIRED in kubectl)."""
+    desired_number_scheduled: int = 0  # nodes that should run a pod of a DaemonSet
 
 
 class Controller(PartialObject, frozen=True):
@@ -629,10 +615,8 @@ class LimitRange(PartialObject, frozen=True):
 
 def gpu_limit_ranges(limits: Iterable[LimitRange]) -> dict[str, str]:
     """Return by namespace the first LimitRange that refuses pods without a whole GPU."""
-    names = (
-        (each.metadata.namespace, each.metadata.name) for each in limits if each.needs(keys.GPU_RESOURCE)
-    )
-    return dict(sorted(names, reverse=True))
+    refusing = (each.metadata.key for each in limits if each.needs(keys.GPU_RESOURCE))
+    return dict(sorted(refusing, reverse=True))
 
 
 class ServicePort(Struct, frozen=True):
@@ -675,8 +659,6 @@ class AdmissionMatch(Struct, frozen=True, rename="camel"):
 
 
 class AdmissionPolicySpec(Struct, frozen=True, rename="camel"):
-    """`spec` of a ValidatingAdmissionPolicy or a MutatingAdmissionPolicy."""
-
     match_constraints: AdmissionMatch = AdmissionMatch()
     match_conditions: list[dict[str, str]] | None = None
     variables: list[dict[str, str]] | None = None
@@ -701,8 +683,6 @@ class _BindingSpec(Struct, frozen=True, rename="camel"):
 
 
 class AdmissionBinding(PartialObject, frozen=True):
-    """A binding of an admission policy."""
-
     spec: _BindingSpec = _BindingSpec()
 
 

@@ -28,21 +28,18 @@ from service.text import listed, one_line, quoted
 
 _EXEC: Final = "client.authentication.k8s.io"
 _REFUSED: Final = ("as", "as-uid", "as-groups", "as-user-extra", "auth-provider", "username", "password")
-"""Keys of a user that kubectl knows and kaishare does not."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class _Entry:
     """A part of a kubeconfig; its messages begin with the place."""
 
     place: str
-    folder: Path
-    """The folder of its file, where relative paths begin."""
+    folder: Path  # where relative paths begin
     values: dict[str, Any] = field(repr=False)
 
     def error(self, problem: str) -> AccessError:
-        """Return an error with the place before the problem."""
         return AccessError(f"{self.place}: {problem}")
 
     @contextlib.contextmanager
@@ -64,7 +61,6 @@ class Entry:
             raise self.error(f"{key}: {one_line(str(error))}") from None
 
     def text(self, key: str) -> str:
-        """Return a text; empty if the key is absent."""
         return self.get(key, str, "")
 
     def data(self, key: str) -> bytes:
@@ -148,19 +144,19 @@ class KubeConfig(Access):
         self.route = Route(proxy, hostname, withheld, "log in again" if user.values else "")
 
 
-def _select(where: str, context: str | None) -> tuple[Entry, Entry, Entry]:
+def _select(where: str, context: str | None) -> tuple[_Entry, _Entry, _Entry]:
     """Merge the files; return the context, its cluster and its user."""
     current = ""
-    entries: dict[str, dict[str, Entry]] = {"context": {}, "cluster": {}, "user": {}}
+    entries: dict[str, dict[str, _Entry]] = {"context": {}, "cluster": {}, "user": {}}
     paths = [os.path.expanduser(path) for path in where.split(os.pathsep) if path]  # noqa: PTH111 - never fails
     for path in [path for path in paths if os.path.exists(path)] or paths:  # noqa: PTH110 - as above
-        document = Entry(one_line(path), Path(path).parent.absolute(), _read(Path(path)))
+        document = _Entry(one_line(path), Path(path).parent.absolute(), _read(Path(path)))
         current = current or document.text("current-context")  # as of entries, the first file's counts
         for kind, known in entries.items():
             for item in document.get(f"{kind}s", list[dict[str, Any]], []):
-                entry = Entry(f"{document.place}: {kind} {quoted(item.get('name'))}", document.folder, item)
+                entry = _Entry(f"{document.place}: {kind} {quoted(item.get('name'))}", document.folder, item)
                 values = entry.get(kind, dict[str, Any], {})
-                known.setdefault(entry.text("name"), Entry(entry.place, entry.folder, values))
+                known.setdefault(entry.text("name"), _Entry(entry.place, entry.folder, values))
     context = context or current
     chosen = entries["context"].get(context)
     if chosen is None:
@@ -168,7 +164,7 @@ def _select(where: str, context: str | None) -> tuple[Entry, Entry, Entry]:
         raise AccessError(f"{one_line(where)}: {problem}; contexts: {listed(entries['context']) or 'none'}")
     cluster, user = (entries[kind].get(chosen.text(kind)) for kind in ("cluster", "user"))
     if user is None and not chosen.text("user"):
-        user = Entry(chosen.place, chosen.folder, {})
+        user = _Entry(chosen.place, chosen.folder, {})
     if cluster is None or user is None:
         kind = "user" if cluster else "cluster"
         raise chosen.error(f"no {kind} {quoted(chosen.text(kind))}")
@@ -199,7 +195,7 @@ def _split_url(url: str) -> SplitResult:
     return parts
 
 
-def _proxy(cluster: Entry, server: SplitResult) -> str | None:
+def _proxy(cluster: _Entry, server: SplitResult) -> str | None:
     """Return the URL of the cluster's proxy, else that of the environment; None to connect directly."""
     key, url = "proxy-url", cluster.text("proxy-url")
     if not url:
@@ -225,12 +221,12 @@ def _covers(entry: str, server: SplitResult) -> bool:
     return host.endswith(name.lstrip("*")) if name[0] in "*." else f".{host}".endswith(f".{name}")
 
 
-async def _credentials(user: Entry, cluster: Entry, ca: bytes) -> tuple[str, bytes, bytes]:
+async def _credentials(user: _Entry, cluster: _Entry, ca: bytes) -> tuple[str, bytes, bytes]:
     """Return the token, and a client certificate with its key; each may be empty."""
     certificate, key = user.data("client-certificate"), user.data("client-key")
     token = user.data("tokenFile").decode(errors="replace").strip() or user.text("token")  # as client-go
     if not token and user.values.get("exec"):
-        plugin = Entry(f"{user.place}: exec", user.folder, user.get("exec", dict[str, Any], {}))
+        plugin = _Entry(f"{user.place}: exec", user.folder, user.get("exec", dict[str, Any], {}))
         status = await _run_plugin(plugin, cluster, ca)
         certificate = status.get("clientCertificateData", "").encode(errors="replace") or certificate
         token, key = status.get("token", ""), status.get("clientKeyData", "").encode(errors="replace") or key
@@ -239,7 +235,7 @@ async def _credentials(user: Entry, cluster: Entry, ca: bytes) -> tuple[str, byt
     return token, certificate, key
 
 
-async def _run_plugin(plugin: Entry, cluster: Entry, ca: bytes) -> dict[str, str]:
+async def _run_plugin(plugin: _Entry, cluster: _Entry, ca: bytes) -> dict[str, str]:
     """Run a credential plugin; return the status that it printed. It may ask a person on standard error."""
     version, command = plugin.text("apiVersion"), plugin.text("command")
     mode = plugin.text("interactiveMode") or ("IfAvailable" if version == f"{_EXEC}/v1beta1" else "")
@@ -253,9 +249,9 @@ async def _run_plugin(plugin: Entry, cluster: Entry, ca: bytes) -> dict[str, str
         same = ("server", "tls-server-name", "insecure-skip-tls-verify", "proxy-url")
         spec["cluster"] = {key: value for key, value in cluster.values.items() if key in same and value}
         spec["cluster"] |= {"certificate-authority-data": base64.b64encode(ca).decode()} if ca else {}
-    info = msgspec.json.encode({"apiVersion": version, "kind": "ExecCredential", "spec": spec}).decode()
-    place = Entry(f"{plugin.place}: {one_line(command) or 'no command'}", plugin.folder, {})
+    place = _Entry(f"{plugin.place}: {one_line(command) or 'no command'}", plugin.folder, {})
     with place.checking(one_line(plugin.text("installHint")) or "cannot be started"):
+        info = msgspec.json.encode({"apiVersion": version, "kind": "ExecCredential", "spec": spec}).decode()
         entries = plugin.get("env", list[dict[str, str]], [])
         variables = {entry["name"]: entry.get("value", "") for entry in entries}
         process = await asyncio.create_subprocess_exec(

@@ -13,24 +13,21 @@ Time = Annotated[datetime, Meta(tz=True)]
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 """Media type of a list without spec and status."""
 
-NAME_LABEL: Final = "kubernetes.io/metadata.name"
-"""Label of each namespace with its name."""
+NAME_LABEL: Final = "kubernetes.io/metadata.name"  # of each namespace, with its name
 
 
 class ObjectMeta(Struct, frozen=True, rename="camel"):
     """`metadata` of an object: what identifies it. Services decode no more of it than they need."""
 
     name: str
-    namespace: str = ""
-    """Empty for an object that is not namespaced."""
+    namespace: str = ""  # empty for an object that is not namespaced
 
 
 class VersionedMeta(ObjectMeta, frozen=True):
     """`metadata` that tells the object from another one, or from another version, of its name."""
 
     uid: str = ""
-    resource_version: str = ""
-    """Precondition of a patch; empty if the API server sent none."""
+    resource_version: str = ""  # precondition of a patch; empty if the API server sent none
 
 
 class Requirement(Struct, frozen=True):

@@ -165,12 +165,11 @@ class Watch(Generic[T]):
         self._loop_yield = LoopYield()
         self._contact_at: float | None = None
         self._opened_at: float | None = None
-        self._resource_version = ""
-        """resourceVersion at which the next watch begins; empty to read the whole state first."""
-        self._not_older_than = "0"
-        """Minimum resourceVersion of a list; 0 for any, empty to let the server read from etcd."""
-        self._resource_version_at = -float("inf")
-        """Time of the last version, in a list, an event or a bookmark, on the monotonic clock."""
+        self._resource_version = ""  # at which the next watch begins; empty to read the whole state first
+        self._not_older_than = (
+            "0"  # least version of a list; 0 for any, empty to let the server read from etcd
+        )
+        self._resource_version_at = -float("inf")  # when the last version came, on the monotonic clock
 
     @property
     def is_synced(self) -> bool:

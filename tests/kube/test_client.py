@@ -46,8 +46,11 @@ async def test_requests_have_a_token_and_a_user_agent(server: ApiServer, client:
 
 
 async def test_a_refused_token_is_read_again(server: ApiServer, client: KubeClient, account: Path) -> None:
-    server.token = "second-token"
-    (account / "token").write_text("second-token\n")
+    async def renewed_meanwhile(request: web.Request) -> web.StreamResponse:
+        (account / "token").write_text("second-token\n")
+        return await refuses(401, "Unauthorized")(request)
+
+    server.token, server.answers = "second-token", [renewed_meanwhile]
     assert json.loads(await client.get(PODS))["kind"] == "PodList"
     tokens = [request.headers["Authorization"] for request in server.requests]
     assert tokens == ["Bearer first-token", "Bearer second-token"]
