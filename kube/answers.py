@@ -22,6 +22,15 @@ T = TypeVar("T")
 _LONGEST_WAIT: Final = 300.0  # seconds
 _USER: Final = re.compile(r'User "([^"]{1,300})" cannot ')
 """The words of RBAC's refusals (`endpoints/handlers/responsewriters/errors.go` of k8s.io/apiserver)."""
+LONGEST_ANSWER: Final = 16 * 1024 * 1024  # bytes; objects are at most 3 MiB
+_LONGEST_LINE: Final = 16 * 1024 * 1024  # bytes
+_LONGEST_ERROR: Final = 65536  # bytes
+_BY_THE_CLOCK: Final = (9, 10)  # OpenSSL's codes for certificates that are not yet valid or have expired
+LONGEST_HEADER: Final = 32768
+"""Bytes. The warnings of an answer have at most 4096 characters of four bytes (seen on Kubernetes 1.36.3)."""
+_WARNING = re.compile(r'[ \t]*[0-9]{3} [^ "]{1,300} "((?:[^"\\]|\\.)*)"(?: "[^"]*")?[ \t]*')
+"""Form: RFC 7234, section 5.5, as apimachinery `pkg/util/net/http.go` (NewWarningHeader) writes it:
+`299 - "text"`, where a backslash precedes quotation marks and backslashes."""
 
 
 class AccessError(ValueError):
@@ -144,17 +153,6 @@ def status_error(
         object_name=one_line((status.details and status.details.name) or ""),
         retry_after=min(float(retry_after), _LONGEST_WAIT) if is_number else None,
     )
-
-
-LONGEST_ANSWER: Final = 16 * 1024 * 1024  # bytes; objects are at most 3 MiB
-_LONGEST_LINE: Final = 16 * 1024 * 1024  # bytes
-_LONGEST_ERROR: Final = 65536  # bytes
-_BY_THE_CLOCK: Final = (9, 10)  # OpenSSL's codes for certificates that are not yet valid or have expired
-LONGEST_HEADER: Final = 32768
-"""Bytes. The warnings of an answer have at most 4096 characters of four bytes (seen on Kubernetes 1.36.3)."""
-_WARNING = re.compile(r'[ \t]*[0-9]{3} [^ "]{1,300} "((?:[^"\\]|\\.)*)"(?: "[^"]*")?[ \t]*')
-"""Form: RFC 7234, section 5.5, as apimachinery `pkg/util/net/http.go` (NewWarningHeader) writes it:
-`299 - "text"`, where a backslash precedes quotation marks and backslashes."""
 
 
 async def read_body(

@@ -65,7 +65,7 @@ class _Request:
     body: bytes | None = None
     seconds: float | None = _SECONDS
     """Time limit; None for a stream, of which only the head must come in time."""
-    silent_seconds: float | None = None  # longest silence within the answer
+    idle: float | None = None  # seconds of the longest silence within the answer
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
@@ -87,10 +87,8 @@ class KubeClient:
         """Set the API server's address, the caller's credentials, and a clock of monotonic seconds."""
         self._access = access
         self._clock = clock
-        self.remaining = math.inf
-        """Number of further HTTP requests, pages of a list and the repetition after a 401 included."""
-        self._dated: tuple[str, float] | None = None
-        """The `Date` header of the last successful answer, and the monotonic time of its arrival."""
+        self.remaining = math.inf  # further HTTP requests, the repetition after a 401 included
+        self._dated: tuple[str, float] | None = None  # `Date` of the last success, and when that came
         self._session = aiohttp.ClientSession(
             # Compression costs the API server time, and an answer could unpack to a thousand times its size.
             headers={"User-Agent": f"kaishare/{version()}", "Accept-Encoding": "identity"},
@@ -212,19 +210,12 @@ class KubeClient:
     async def list_objects(
         self, path: str, *, params: Mapping[str, str] | None = None, accept: str = "application/json"
     ) -> AsyncIterator["ObjectList"]:
-        """Open a list; iterating over it yields its objects as they arrive.
+        """Open a list; iterating over it yields its objects as they arrive, and lets other tasks run.
 
-        The request sets no limit, so that API servers send the list in one piece. Other tasks run between
-        objects. Raises as `request`, also while iterating.
+        The request sets no limit, so that API servers send one piece. Raises as `request`, also then.
         """
-        sent = _Request(
-            "GET",
-            path,
-            params=params,
-            headers={"Accept": accept},
-            seconds=_LIST_SECONDS,
-            silent_seconds=_LIST_SILENT_SECONDS,
-        )
+        headers, idle = {"Accept": accept}, _LIST_SILENT_SECONDS
+        sent = _Request("GET", path, params=params, headers=headers, seconds=_LIST_SECONDS, idle=idle)
         async with self._open(sent) as response:
             yield ObjectList(response, sent)
 
@@ -237,9 +228,7 @@ class KubeClient:
         Raises as `request`, also while iterating, and Silent after a silence of `idle_seconds`.
         """
         headers = {"Accept": accept}
-        sent = _Request(
-            "GET", path, params=params, headers=headers, seconds=None, silent_seconds=idle_seconds
-        )
+        sent = _Request("GET", path, params=params, headers=headers, seconds=None, idle=idle_seconds)
         async with self._open(sent) as response:
             yield read_lines(response, sent)
 
@@ -290,9 +279,7 @@ class KubeClient:
         After the API server's own 401 the request is repeated once with renewed credentials.
         """
         route = self._access.route
-        limit = aiohttp.ClientTimeout(
-            total=sent.seconds, sock_connect=_SECONDS, sock_read=sent.silent_seconds
-        )
+        limit = aiohttp.ClientTimeout(total=sent.seconds, sock_connect=_SECONDS, sock_read=sent.idle)
         with transport_errors(sent):
             async with contextlib.AsyncExitStack() as stack:
                 refused: Headers | None = None
@@ -330,8 +317,7 @@ class ObjectList:
     """A list that is read object by object; see `KubeClient.list_objects`."""
 
     def __init__(self, response: aiohttp.ClientResponse, sent: object) -> None:
-        self.resource_version = ""
-        """The list's resourceVersion; empty until the list has been read completely."""
+        self.resource_version = ""  # of the list; empty until it has been read completely
         self._response = response
         self._sent = sent
 

@@ -13,8 +13,7 @@ from kai.numbers import parse_quantity
 from kai.pod import Quantity
 from kube.metadata import VersionedMeta
 
-FULL_GPU, MIG_DEVICE = "GPU-", "MIG-"
-"""Beginnings of UUIDs of NVIDIA's devices."""
+FULL_GPU, MIG_DEVICE = "GPU-", "MIG-"  # beginnings of UUIDs of NVIDIA's devices
 
 
 def memory_in(amounts: Mapping[str, Any] | None, driver: str = "") -> int | None:

@@ -26,14 +26,12 @@ _LONGEST_MESSAGE: Final = 1024
 _HASH_DIGITS: Final = 16
 _REFUSED: Final = "refused"  # kind of the problem of refused Events, whose texts differ by the Events' names
 _REFUSED_SECONDS: Final = 60.0
+_MOST_EVENTS: Final = 10_000  # in one list
 _LATER: Final = frozenset({401, 408, 409, 429, 500, 502, 503, 504})  # another attempt may succeed
 
 
 class ObjectReference(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The involved object of an Event.
-
-    Its namespace must equal the Event's. API servers refuse other namespaces with 422 (seen on 1.36.3).
-    """
+    """The involved object of an Event, whose namespace must be the Event's, else 422 (seen on 1.36.3)."""
 
     api_version: str
     kind: str
@@ -152,8 +150,7 @@ class EventWriter:
         self._idle = asyncio.Event()
         self._idle.set()
         self._trouble = OngoingProblem(on_trouble)
-        self._refused_until = -math.inf
-        """Time until which a written Event does not end the problem of refused ones."""
+        self._refused_until = -math.inf  # until when a written Event does not end the problem of refused ones
 
     @property
     def waiting(self) -> int:
@@ -269,9 +266,6 @@ def _shortened(message: str) -> str:
 
 def _timestamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-_MOST_EVENTS: Final = 10_000  # in one list
 
 
 class _Metadata(Struct, frozen=True, rename="camel"):

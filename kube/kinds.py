@@ -268,11 +268,7 @@ class PodStatus(Struct, frozen=True, rename="camel"):
 
     @property
     def trouble(self) -> str:
-        """The most specific reason why the pod is not ready, in one line; empty for a ready pod.
-
-        A waiting container's reason comes with the kubelet's message, a pod without a node with the
-        scheduler's.
-        """
+        """Why the pod is not ready, with the kubelet's or the scheduler's words; empty for a ready pod."""
         if self.is_ready:
             return ""
         for container in self.containers:
@@ -419,24 +415,16 @@ class BindRequest(PartialObject, frozen=True):
     status: _PhaseStatus | None = None
 
 
-class _ShardSpec(Struct, frozen=True, rename="camel"):
-    partition_label_value: str = ""
-
-
 class SchedulingShard(PartialObject, frozen=True):
     """KAI's SchedulingShard: the scheduler of one node pool."""
 
-    spec: _ShardSpec = _ShardSpec()
+    spec: Any = None
 
 
 class _InvolvedObject(Struct, frozen=True):
     kind: str = ""
     name: str = ""
     uid: str = ""
-
-
-class _EventSource(Struct, frozen=True):
-    component: str = ""
 
 
 class _Series(Struct, frozen=True, rename="camel"):
@@ -449,7 +437,7 @@ class Event(PartialObject, frozen=True, rename="camel"):
     type: str = ""
     reason: str = ""
     message: str = ""
-    source: _EventSource = _EventSource()
+    source: dict[str, str] = {}
     reporting_component: str = ""
     first_timestamp: Time | None = None
     last_timestamp: Time | None = None
@@ -460,7 +448,7 @@ class Event(PartialObject, frozen=True, rename="camel"):
     @property
     def component(self) -> str:
         """The program that wrote the Event, by its own word."""
-        return self.reporting_component or self.source.component
+        return self.reporting_component or self.source.get("component", "")
 
     @property
     def times(self) -> int:
@@ -615,8 +603,7 @@ class LimitRange(PartialObject, frozen=True):
 
 def gpu_limit_ranges(limits: Iterable[LimitRange]) -> dict[str, str]:
     """Return by namespace the first LimitRange that refuses pods without a whole GPU."""
-    refusing = (each.metadata.key for each in limits if each.needs(keys.GPU_RESOURCE))
-    return dict(sorted(refusing, reverse=True))
+    return dict(sorted((each.metadata.key for each in limits if each.needs(keys.GPU_RESOURCE)), reverse=True))
 
 
 class ServicePort(Struct, frozen=True):
@@ -634,13 +621,9 @@ class Service(PartialObject, frozen=True):
     spec: _ServiceSpec = _ServiceSpec()
 
 
-class _EndpointConditions(Struct, frozen=True):
-    ready: bool | None = None
-
-
 class SliceEndpoint(Struct, frozen=True):
     addresses: list[str]
-    conditions: _EndpointConditions = _EndpointConditions()
+    conditions: dict[str, bool | None] = {}
 
 
 class EndpointSlice(PartialObject, frozen=True):
@@ -706,7 +689,6 @@ RESOURCE_CLAIMS: Final = Kind("resource.k8s.io", "v1", "resourceclaims", "Resour
 RESOURCE_SLICES: Final = Kind("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", ResourceSlice)
 DEVICE_CLASSES: Final = Kind("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", DeviceClass)
 RUNTIME_CLASSES: Final = Kind("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", PartialObject)
-
 _ADMISSION: Final = "admissionregistration.k8s.io"
 MUTATING_POLICIES: Final = Kind(
     _ADMISSION, "v1", "mutatingadmissionpolicies", "MutatingAdmissionPolicy", AdmissionPolicy

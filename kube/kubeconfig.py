@@ -129,17 +129,17 @@ class KubeConfig(Access):
         hostname = cluster.text("tls-server-name") or None
         with cluster.checking("tls-server-name: not a host name"):  # each connection would fail otherwise
             trust.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname=hostname or "localhost")
-        headers, withheld = [], ""
+        token = withheld = ""
         if url.scheme == "https":
             token, certificate, key = await _credentials(user, cluster, ca)
             with user.checking("client-certificate: no certificate with its unencrypted key in PEM"):
                 if certificate:
                     load_pem(trust, certificate, key)
-            headers = [("Authorization", f"Bearer {token}")] if token else []
         elif user.values:  # as kubectl, which sends no credentials without TLS
             withheld = "your credentials were not sent, because the address is http://"
         proxy = _proxy(cluster, url)
-        self._entry, self._context, self._headers = chosen, trust, tuple(headers)
+        self._entry, self._context = chosen, trust
+        self._headers = (("Authorization", f"Bearer {token}"),) if token else ()
         self.server = f"{url.scheme}://{url.netloc}{url.path.rstrip('/')}"
         self.route = Route(proxy, hostname, withheld, "log in again" if user.values else "")
 

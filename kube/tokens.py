@@ -100,16 +100,13 @@ UNKNOWN_LIMITS: Final = ReviewLimits(most_waiting=16, concurrent=2, per_second=2
 CLIENT_LIMITS: Final = ReviewLimits(most_waiting=12, concurrent=1, per_second=0.2, burst=10)
 """Limits for such tokens of one client's address, so that one client cannot use up the limits of all."""
 MOST_CLIENTS: Final = 256  # addresses of clients whose limits are remembered
-_TOKEN_START: Final = 8
-"""Characters by which a token is recognised in an error; shorter tokens are no secrets."""
+_TOKEN_START: Final = 8  # characters by which an error's token is recognised; shorter ones are no secrets
 _BUSY: Final = AccessRefusal(status=503, problem="too many tokens to check; try again in a few seconds")
 VIEW: Final = {"group": "kaishare.dev", "resource": "shares", "verb": "get"}
 """The right to the figures of a namespace, of a resource that no server serves."""
 
 _Key = tuple[bytes, bool, str, str]
 """Hash of a token, whether it must be for this service alone, a path, and a namespace or nothing."""
-
-
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
 
@@ -154,8 +151,7 @@ class TokenAuthorizer:
         self._checks: dict[_Key, asyncio.Task[AccessRefusal | None]] = {}
         """Checks in flight; all requests with the same key wait for the same one."""
         self._known, self._unknown = _Lane(KNOWN_LIMITS, clock), _Lane(UNKNOWN_LIMITS, clock)
-        self._clients: OrderedDict[str, _Lane] = OrderedDict()
-        """Lanes of unknown tokens by the client's address."""
+        self._clients: OrderedDict[str, _Lane] = OrderedDict()  # of unknown tokens, by address
 
     async def refusal(
         self, token: BearerToken, path: str, client: str, namespace: str = ""

@@ -1,11 +1,9 @@
 """Keeps a local copy of objects in sync with the API server: reads the whole state, then follows changes.
 
 The whole state arrives as one list from the API server's cache. Objects are decoded one by one, so that
-memory holds only the decoded objects and one raw object.
-
-The watch recovers from expired resourceVersions (410), expired tokens, errors that are not JSON, streams that
-close at once or fall silent, and long outages. Of an object that cannot be decoded, the last readable version
-stays.
+memory holds only the decoded objects and one raw object; of one that cannot be decoded, the last readable
+version stays. The watch recovers from expired resourceVersions (410), expired tokens, errors that are not
+JSON, streams that close at once or fall silent, and long outages.
 """
 
 import asyncio
@@ -28,16 +26,14 @@ from service.tasks import LoopYield
 from service.text import MALFORMED, one_line
 
 
-class ObjectMetadata(Struct):
-    """The metadata of an object that a watch needs; a bookmark has no name."""
-
-    name: str = ""
+class _Metadata(Struct):
+    name: str = ""  # a bookmark has none
     namespace: str = ""
     resourceVersion: str = ""
 
 
 class _Object(Struct):
-    metadata: ObjectMetadata
+    metadata: _Metadata
 
 
 class _Event(Struct):
@@ -53,7 +49,7 @@ class UnreadableObject(Exception):
     """An object of a list or of a watch cannot be decoded; the message is one line with the reason."""
 
 
-def read_event(line: bytes, request_line: str) -> tuple[str, ObjectMetadata, bytes]:
+def read_event(line: bytes, request_line: str) -> tuple[str, _Metadata, bytes]:
     """Return type, metadata and object of a line. An object that is too deep for a decoder is shortened.
 
     ApiError for an error of the API server, Unreachable for another line without an event, UnreadableObject
@@ -66,10 +62,10 @@ def read_event(line: bytes, request_line: str) -> tuple[str, ObjectMetadata, byt
     if event.type == "ERROR":
         raise status_error(event.object, request_line)
     item = shallow_object(event.object)
-    return event.type, read_metadata(item, request_line, event.type == "BOOKMARK"), item
+    return event.type, _read_metadata(item, request_line, event.type == "BOOKMARK"), item
 
 
-def read_metadata(item: bytes, request_line: str, is_bookmark: bool = False) -> ObjectMetadata:
+def _read_metadata(item: bytes, request_line: str, is_bookmark: bool = False) -> _Metadata:
     """Decode an object's metadata; raise UnreadableObject without a name, which only a bookmark may lack."""
     try:
         metadata = _object.decode(item).metadata
@@ -98,8 +94,7 @@ class WatchTiming:
 
     watch: int = 40
     """Least duration of one watch. It is short, because each new watch proves contact within 60 s."""
-    spread: int = 0
-    """Largest random addition to `watch`; it keeps apart the watches of clients that started together."""
+    spread: int = 0  # largest random addition to `watch`; clients that started together drift apart
     silence: float = float("inf")
     """Silence after which a watch is renewed at its version; bookmarks, about one a minute, end a silence."""
     grace: float = 8.0  # by which a stream may exceed the duration of its watch
@@ -251,7 +246,7 @@ class Watch(Generic[T]):
         ) as listed:
             async for item in listed:
                 try:
-                    metadata = read_metadata(item, self._request_line)
+                    metadata = _read_metadata(item, self._request_line)
                 except UnreadableObject as error:
                     self._skip(error)
                 else:
@@ -330,7 +325,7 @@ class Watch(Generic[T]):
             if is_changed:
                 self._on_change(self.objects)
 
-    def _put(self, objects: dict[Key, T], metadata: ObjectMetadata, item: bytes | None) -> None:
+    def _put(self, objects: dict[Key, T], metadata: _Metadata, item: bytes | None) -> None:
         """Add or replace an object, or remove it if `item` is None; keep it if `item` cannot be decoded."""
         key = (metadata.namespace, metadata.name)
         try:

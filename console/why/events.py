@@ -192,6 +192,6 @@ def _bounded(event: Event) -> Event:
         involved_object=replace(about, name=shorten(about.name, LONGEST_SUBDOMAIN), uid=word(about.uid)),
         reason=word(event.reason),
         message=shorten(event.message, LONGEST_MESSAGE),
-        source=replace(event.source, component=word(event.source.component)),
+        source={"component": word(event.source.get("component", ""))},
         reporting_component=word(event.reporting_component),
     )

@@ -10,7 +10,7 @@ from console.why.causes.creation import refusal
 from console.why.evidence import PodEvidence, PolicyDecision, request_of, waited
 from console.why.explanation import Code, PodFinding
 from kai import keys
-from kube.kinds import Event, Pod
+from kube.kinds import Event, Pod, text_at
 from service.text import listed, one_line
 from service.units import duration
 
@@ -172,7 +172,7 @@ def node_pool(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
     """Return the finding for a node pool for which KAI has no scheduler."""
     pool = node_pool_of(evidence)
     is_known = evidence.pod_group.is_known and _are_shards_known(evidence)
-    is_served = any(shard.spec.partition_label_value == pool for shard in items(evidence.shards))
+    is_served = any(text_at(shard.spec, "partitionLabelValue") == pool for shard in items(evidence.shards))
     if evidence.verdict is not None or not pool or not is_known or is_served:
         return None
     what = f"the pod names the node pool {pool}, for which KAI has no scheduler (SchedulingShard)"
