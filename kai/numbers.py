@@ -90,8 +90,7 @@ _FORM = re.compile(
     r"(?:(Ki|Mi|Gi|Ti|Pi|Ei|n|u|m|k|M|G|T|P|E)|[eE]([+-]?[0-9]{1,3}))?",
     re.ASCII,
 )
-FORM: Final = _FORM.pattern
-"""The regular expression of a quantity."""
+FORM: Final = _FORM.pattern  # the regular expression of a quantity
 _ANY_QUANTITY = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?")
 _ONE = Fraction(1)
 _TOO_LARGE = 10**40

@@ -100,8 +100,7 @@ _DEEPEST: Final = 500
 """Levels of nesting, with aliases expanded. At about 100,000 levels the C parser crashes the process."""
 _MOST_ADDED: Final = 1 << 20
 """Largest number of characters that expanded aliases add. An API server stores less than that."""
-_LONGEST_NUMBER: Final = 100
-"""Characters."""
+_LONGEST_NUMBER: Final = 100  # characters
 _LONGEST_INTEGER: Final = 20
 """Characters of an int64. Python parses integers in quadratic time, and hashes of larger ones may collide."""
 
@@ -111,12 +110,9 @@ class ParsedDocument:
     """One document of a text."""
 
     value: Any
-    line: int
-    """Number of line breaks in the text before the document, after its `---` line."""
-    start: int
-    """Index in the text of the first character of the document's first line."""
-    end: int
-    """Index after its last character; comments can be before it."""
+    line: int  # number of line breaks in the text before the document, after its `---` line
+    start: int  # index in the text of the first character of the document's first line
+    end: int  # index after its last character; comments can be before it
 
 
 def load_file(file: Path) -> list[Any]:
@@ -246,8 +242,7 @@ def _children(node: Any) -> list[Any]:
     return list(node.value) if isinstance(node, yaml.SequenceNode) else []
 
 
-LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""PyYAML's fastest safe loader."""
+LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML's fastest safe loader
 
 
 class _Loader(LOADER):  # type: ignore[misc]  # the base depends on how PyYAML was built

@@ -103,8 +103,7 @@ class Page:
 
     body: bytes | SharedText
     """A text is shared with other pages, and compressed for clients that take gzip; bytes are not."""
-    after: bytes = b""
-    """Bytes of this page alone that come after a shared text."""
+    after: bytes = b""  # bytes of this page alone that come after a shared text
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=lambda: _TEXT)
 
