@@ -323,11 +323,7 @@ def decode_pod(document: bytes | Raw) -> PodView:
 
 
 def decode_document(document: bytes | Raw) -> PodDocument:
-    """Decode a pod from JSON.
-
-    Raises:
-        MalformedPod: the document is not JSON, is nested too deep, or has a field of the wrong type.
-    """
+    """Decode a pod from JSON; MalformedPod if it is not JSON, too deep, or has a field of the wrong type."""
     try:
         return _decoder.decode(document)
     except msgspec.ValidationError as error:
