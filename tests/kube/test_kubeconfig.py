@@ -4,10 +4,6 @@ import asyncio
 import base64
 import json
 import os
-import pty
-import select
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping
@@ -25,7 +21,6 @@ from kube.kubeconfig import KubeConfig
 from tests.support.api_server import PODS, ApiServer, refuses
 from tests.support.certificates import client_pair, serving_context
 from tests.support.credentials import kubeconfig_of
-from tests.support.standard_streams import PATIENCE_SECONDS, ROOT
 
 V1 = "client.authentication.k8s.io/v1"
 NOWHERE = {"server": "https://127.0.0.1:1"}
@@ -183,41 +178,6 @@ async def test_requests_that_are_refused_at_the_same_time_start_the_plugin_once(
         with pytest.raises(ApiError, match=r"401 Unauthorized.*; log in again$"):
             await client.get(PODS)
     assert (tmp_path / "runs").read_text() == "run\n" * 3, "a second 401 starts nothing"
-
-
-def test_a_plugin_asks_a_person_on_the_terminal_and_the_error_line_does_not_repeat_it(tmp_path: Path) -> None:
-    answer = tmp_path / "answer"
-    os.mkfifo(answer)
-    program = (
-        "import sys\n"
-        "print('Open https://login.example', file=sys.stderr, flush=True)\n"
-        f"sys.exit(int(open({str(answer)!r}).read()))\n"
-    )
-    path = kubeconfig(tmp_path, NOWHERE, plugin(tmp_path, program, "IfAvailable"))
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "console", "policies", "--kubeconfig", path],
-        cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=theirs, start_new_session=True,
-    )  # fmt: skip
-    try:
-        assert next_line(ours) == "Open https://login.example\r\n"
-        answer.write_text("3")
-        assert next_line(ours) == f'kaishare: {path}: user "u": exec: {sys.executable}: exit status 3\r\n'
-        assert process.wait(PATIENCE_SECONDS) == 2
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        os.close(theirs)
-        os.close(ours)
-
-
-def next_line(terminal: int) -> str:
-    line = b""
-    while not line.endswith(b"\n"):
-        assert select.select([terminal], [], [], PATIENCE_SECONDS)[0], line
-        line += os.read(terminal, 1)
-    return line.decode()
 
 
 @pytest.mark.parametrize(

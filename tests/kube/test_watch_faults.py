@@ -217,25 +217,6 @@ async def test_the_last_readable_version_of_an_object_stays(server: ApiServer, c
     assert run.troubles == []
 
 
-@pytest.mark.parametrize("levels", [990, 3000, 9900])
-async def test_a_deep_object_reaches_its_reader_where_the_recursion_limit_cannot_be_raised(
-    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch, levels: int
-) -> None:
-    """Python 3.12.1 counts the levels of C code on its own, whatever `sys.setrecursionlimit` says."""
-    monkeypatch.setattr("service.json_depth.sys.setrecursionlimit", lambda _limit: None)
-    monkeypatch.setattr("service.json_depth.HAS_FIXED_LIMIT", True)
-    deep = b'{"f:a":' * levels + b"{}" + b"}" * levels
-    line = event("MODIFIED", pod("a", 9, spec={"nodeName": "n"})).replace(
-        b'"name": "a"', b'"name": "a", "managedFields": [' + deep + b"]"
-    )
-    server.answers = [lists(pod("a"), version=3), streams(line, event("ADDED", pod("b", 10)))]
-    async with running(client) as run:
-        await until(lambda: run.names == {"a", "b"})
-        assert run.watch.objects["team-a", "a"]["spec"] == {"nodeName": "n"}
-        assert run.watch.unreadable == 0
-        assert run.troubles == []
-
-
 async def test_a_line_without_end_is_given_up(
     server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
