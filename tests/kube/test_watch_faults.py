@@ -154,16 +154,12 @@ async def test_a_watch_keeps_what_it_knows_and_recovers_also_if_it_starts_during
 @pytest.mark.parametrize(
     "line",
     [
-        b"Unauthorized\n",
-        b"<html>\n",
-        b"\xff\xfe\x00\n",
-        b"[" * 100_000 + b"\n",
-        b'{"type": "ADDED"}\n',
+        b"Unauthorized\n", b"<html>\n", b"\xff\xfe\x00\n", b"[" * 100_000 + b"\n", b'{"type": "ADDED"}\n',
         b'{"type": "FROZEN", "object": {"metadata": {"name": "x", "resourceVersion": "9"}}}\n',
         b'{"type": "ERROR", "object": "text"}\n',
         b'{"type": "ERROR", "object": null}\n',
     ],
-)
+)  # fmt: skip
 async def test_what_is_no_event_ends_the_stream(server: ApiServer, client: KubeClient, line: bytes) -> None:
     server.answers = [lists(pod("a"), version=3), streams(line, event("DELETED", pod("a", 9)))]
     async with running(client) as run:
@@ -317,13 +313,10 @@ async def test_only_refusals_are_repeated_at_their_own_pause(server: ApiServer, 
     "answer",
     [
         says("<!DOCTYPE html><html><body>hello</body></html>", kind="text/html"),
-        says("{}"),
-        says(""),
-        streams(),
-        streams(b'{"type":"ADDED"'),
+        says("{}"), says(""), streams(), streams(b'{"type":"ADDED"'),
     ],
     ids=["a page", "an object", "nothing", "a stream without events", "half of an event"],
-)
+)  # fmt: skip
 async def test_what_is_no_watch_is_no_contact(server: ApiServer, client: KubeClient, answer: Answer) -> None:
     """A proxy without an API server answers 200: what is known gets older."""
     now = 100.0

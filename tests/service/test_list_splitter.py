@@ -117,28 +117,21 @@ HEAD = b'{"kind":"PodList","metadata":{"resourceVersion":"5"},'
 @pytest.mark.parametrize(
     ("document", "why"),
     [
-        (b"<html>", "malformed"),
-        (b"[]", "[oO]bject"),
-        (b"", "."),
+        (b"<html>", "malformed"), (b"[]", "[oO]bject"), (b"", "."),
         (b'{"kind":"PodList","metadata":{},"items":[]}', "resourceVersion"),
         (b'{"kind":"Status","metadata":{"resourceVersion":"5"}}', "a Status without resourceVersion"),
         (b'{"kind":5,"metadata":{"resourceVersion":"5"}}', "Expected `str`"),
         (HEAD + b'"items":{}}', "Expected `array"),
         (HEAD + b'"items":[1]}', "Expected `object`, got `int`"),
         (HEAD + b'"items":["a"]}', "Expected `object`, got `str`"),
-        (HEAD + b'"items":[[]]}', "items contains an array"),
-        (HEAD + b'"items":[{}{}]}', "malformed"),
-        (HEAD + b'"items":[{},]}', "trailing comma"),
-        (HEAD + b'"items":[,{}]}', "malformed"),
-        (HEAD + b'"items":[{}]', "truncated"),
-        (HEAD + b'"items":[{}', "truncated"),
-        (HEAD + b'"items":[]}}', "malformed"),
-        (HEAD + b'"items":[' + b'{"a":' * 2000, "unknown field"),
-        (HEAD + b'"more":' + b"[" * 2000, "recursion|truncated"),
-        (HEAD + b'"more":"' + b"x" * 100_000, "truncated"),
+        (HEAD + b'"items":[[]]}', "items contains an array"), (HEAD + b'"items":[{}{}]}', "malformed"),
+        (HEAD + b'"items":[{},]}', "trailing comma"), (HEAD + b'"items":[,{}]}', "malformed"),
+        (HEAD + b'"items":[{}]', "truncated"), (HEAD + b'"items":[{}', "truncated"),
+        (HEAD + b'"items":[]}}', "malformed"), (HEAD + b'"items":[' + b'{"a":' * 2000, "unknown field"),
+        (HEAD + b'"more":' + b"[" * 2000, "recursion|truncated"), (HEAD + b'"more":"' + b"x" * 100_000, "truncated"),
         (HEAD + b'"a":[],' * 17, "more than 16 values around the items"),
     ],
-)
+)  # fmt: skip
 def test_an_invalid_list_is_refused_with_the_reason(document: bytes, why: str) -> None:
     with pytest.raises(MalformedList, match=why):
         split(document, [50])

@@ -65,13 +65,10 @@ def test_an_absolute_target(target: str, host: str, expected: int) -> None:
 @pytest.mark.parametrize(
     ("path", "more", "expected"),
     [
-        ("/small", [FORWARDED], 200),
-        ("/small?all", [FORWARDED], 200),
-        ("/large", [FORWARDED], 421),
-        ("/small", [], 421),
-        ("/small", [("Forwarded", "for=10.0.0.1")], 421),
+        ("/small", [FORWARDED], 200), ("/small?all", [FORWARDED], 200), ("/large", [FORWARDED], 421),
+        ("/small", [], 421), ("/small", [("Forwarded", "for=10.0.0.1")], 421),
     ],
-)
+)  # fmt: skip
 def test_a_forwarded_request_may_have_any_host(path: str, more: list[tuple[str, str]], expected: int) -> None:
     assert status("api.example.com:6443", path=path, more=tuple(more)) == expected
 
