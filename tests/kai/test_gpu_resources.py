@@ -27,12 +27,10 @@ A, B = "GPU-45bc850b-5558-5f00-99bb-69dba0369fb9", "GPU-afc1cdcc-c317-5116-84ed-
 @pytest.mark.parametrize(
     ("text", "gpus"),
     [
-        (A, (A,)),
-        (f"{A},{B}", (A, B)),
-        (f" {A}, {B},{A}\n", (A, B)),
+        (A, (A,)), (f"{A},{B}", (A, B)), (f" {A}, {B},{A}\n", (A, B)),
         (f"k8s.device-plugin.nvidia.com/gpu={A},k8s.device-plugin.nvidia.com/gpu={B}", (A, B)),
     ],
-)
+)  # fmt: skip
 def test_gpus(text: str, gpus: tuple[str, ...]) -> None:
     assert parse_gpu_uuids(text) == gpus
 

@@ -93,16 +93,14 @@ MISSING = {
     [
         (404, json.dumps(MISSING), '404 NotFound: pods "a" not found'),
         (404, "404 page not found\n", "404 Not Found: 404 page not found"),
-        (409, json.dumps({"reason": None, "message": None}), "409 Conflict"),
-        (500, "", "500 Internal Server Error"),
+        (409, json.dumps({"reason": None, "message": None}), "409 Conflict"), (500, "", "500 Internal Server Error"),
         (500, "two\nlines\x1b[31m", "500 Internal Server Error: two lines\N{REPLACEMENT CHARACTER}[31m"),
         (500, b"\xff\xfe", "500 Internal Server Error: \N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}"),
-        (500, "x" * 1_000_000, "500 Internal Server Error: xxx"),
-        (301, "moved", "301 Moved Permanently: moved"),
+        (500, "x" * 1_000_000, "500 Internal Server Error: xxx"), (301, "moved", "301 Moved Permanently: moved"),
         (401, "<h1>log in first</h1>", "401 Unauthorized: <h1>log in first</h1>"),
     ],
     ids=range(9),
-)
+)  # fmt: skip
 async def test_an_error_is_one_line_for_any_body(
     server: ApiServer, client: KubeClient, status: int, body: bytes | str, line: str
 ) -> None:
@@ -134,20 +132,18 @@ async def trickle(request: web.Request) -> web.StreamResponse:
 @pytest.mark.parametrize(
     ("answer", "line"),
     [
-        (never, "no answer in time"),
-        (trickle, "no answer in time"),
+        (never, "no answer in time"), (trickle, "no answer in time"),
         (says(b" " * 20_000_000), "an answer of more than 16777216 bytes"),
         *(
             (
-                says(gzip.compress(b"[" * 50_000_000), Content_Encoding=kind),
-                f"unexpected Content-Encoding {kind}",
+                says(gzip.compress(b"[" * 50_000_000), Content_Encoding=kind), f"unexpected Content-Encoding {kind}",
             )
             for kind in ("gzip", "deflate", "br", "zstd", "x-nonsense")
         ),
         (None, "127.0.0.1:PORT: Connection refused"),
     ],
     ids=["never", "trickle", "without end", "gzip", "deflate", "br", "zstd", "x-nonsense", "no listener"],
-)
+)  # fmt: skip
 async def test_an_answer_that_cannot_be_used_is_given_up(
     server: ApiServer, client: KubeClient, answer: Answer | None, line: str
 ) -> None:

@@ -264,15 +264,13 @@ NO_PROXY = [
 @pytest.mark.parametrize(
     ("server", "variables", "proxy"),
     [
-        ("https://a.example", {}, None),
-        ("https://a.example", {"HTTPS_PROXY": PROXY}, PROXY),
+        ("https://a.example", {}, None), ("https://a.example", {"HTTPS_PROXY": PROXY}, PROXY),
         ("https://a.example", {"https_proxy": "egress.example"}, PROXY),
         ("https://a.example", {"HTTP_PROXY": PROXY, "ALL_PROXY": PROXY}, None),
-        ("http://a.example", {"HTTP_PROXY": PROXY}, PROXY),
-        ("http://a.example", {"HTTPS_PROXY": PROXY}, None),
+        ("http://a.example", {"HTTP_PROXY": PROXY}, PROXY), ("http://a.example", {"HTTPS_PROXY": PROXY}, None),
         *NO_PROXY,
     ],
-)
+)  # fmt: skip
 async def test_the_proxy_is_that_of_the_environment_unless_no_proxy_covers_the_server(
     server: str, variables: dict[str, str], proxy: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
