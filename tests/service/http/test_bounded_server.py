@@ -146,6 +146,23 @@ async def test_clients_that_do_not_read_hold_little_memory_and_none_is_cut_for_a
         assert sum(buffer.size for buffer in running.pages._buffers) == 0
 
 
+async def test_one_connection_too_many_closes_the_one_that_is_quiet_longest() -> None:
+    async with serving(limits(max_connections=4)) as running:
+        idle = [await running.connect() for _ in range(2)]
+        for client in idle:
+            await one_request(client)
+        half_open = [await running.connect() for _ in range(2)]
+        await running.until(4)
+        used = []
+        for victim in (*idle, *half_open):
+            used.append(await running.connect())
+            await used[-1].send(b"GET")
+            await victim.closed()
+            await used[-1].send(get("/small")[3:])
+            assert (await used[-1].answer())[0] == 200
+        assert all(client.is_open for client in used)
+
+
 async def test_a_connection_with_a_request_in_flight_stays_and_new_readers_are_refused_at_once() -> None:
     async with serving(limits(max_connections=4)) as running:
         busy = [await running.connect() for _ in range(3)]
