@@ -108,11 +108,6 @@ class Version:
             return not self.is_at_least(0, self.minor, fixed[self.minor])
         return True
 
-    @property
-    def sets_runtime_class_for_whole_gpus(self) -> bool:
-        """Whether KAI also sets its RuntimeClass on pods with whole GPUs (v0.9.7 to v0.15)."""
-        return self.sets_runtime_class and not self.is_at_least(0, 16, 0)
-
 
 NEWEST_READ = Version(0, 17, 0)
 """Newest release that this package covers; it is also the strictest."""

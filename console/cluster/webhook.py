@@ -58,10 +58,8 @@ async def fetch_namespaces(
             return {name: decoded(await client.get(f"{PATH}/{name}", accept=ONE))[1]}
         async with client.list_objects(PATH, params=params, accept=LIST) as namespaces:
             return dict([decoded(item) async for item in namespaces])
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, NamespaceError) as error:
         raise Unreachable(f"GET {PATH}: {one_line(str(error))}") from None
-    except NamespaceError as error:
-        raise Unreachable(f"GET {PATH}: {error}") from None
 
 
 def keys_without_effect(metadata: FullMeta) -> tuple[str, ...]:

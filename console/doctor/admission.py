@@ -21,7 +21,6 @@ from kube.kinds import AdmissionBinding, AdmissionPolicy, AdmissionPolicySpec, t
 from kube.metadata import NAME_LABEL
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.registration.configuration_objects import Webhook
-from webhook.registration.configurations import MUTATE, VALIDATE_PODS
 
 DIGEST: Final = "kaishare.dev/digest"  # annotation of a policy of the guard with its digest
 PARAMETERS: Final = ("kaiNamespaces", "schedulerName", "preemptibleClasses", "longest")
@@ -107,17 +106,15 @@ class AdmissionObjects:
         """Whether every kind could be read whole."""
         return all(each.is_answered for each in self._by_kind.values())
 
-    def stand_in(self, webhook: str) -> Webhook | None:
-        """Return the name and the selectors of the policy that takes the place of a webhook."""
-        kind, policies, name = {
-            MUTATE: ("MutatingAdmissionPolicy", self.mutating, NAME),
-            VALIDATE_PODS: ("ValidatingAdmissionPolicy", self.validating, f"{NAME}-pods"),
-        }[webhook]
-        match = next((each.spec.match_constraints for each in items(policies) if each.name == name), None)
-        if match is None:
-            return None
-        selectors = match.namespace_selector, match.object_selector
-        return Webhook(f"{kind} {name}", namespace_selector=selectors[0], object_selector=selectors[1])
+    def stand_in(self, name: str) -> Webhook | None:
+        """Return the name and the selectors of a policy, as those of the webhook whose place it takes."""
+        for kind in ("MutatingAdmissionPolicy", "ValidatingAdmissionPolicy"):
+            for policy in items(self._by_kind[kind]):
+                if policy.name == name:
+                    match = policy.spec.match_constraints
+                    namespaces, objects = match.namespace_selector, match.object_selector
+                    return Webhook(f"{kind} {name}", namespace_selector=namespaces, object_selector=objects)
+        return None
 
     def differences(self) -> Iterator[str]:
         """Yield the objects that are missing or not as this release makes them."""

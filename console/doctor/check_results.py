@@ -100,9 +100,16 @@ def as_text(findings: Sequence[CheckResult], *, columns: int = DEFAULT_COLUMNS, 
     indent = " " * (states + checks + 4) if room >= _LEAST else _STACKED
     lines: list[str] = []
     for finding in findings:
-        first, *block = _observation(finding, states, checks, indent, columns)
-        shade = _COLOURS.get(finding.state, "") if colour else ""
-        lines.append(f"{shade}{finding.state}{_RESET}{first[len(finding.state) :]}" if shade else first)
+        check, what = printable(finding.check), printable(finding.what, _LONGEST)
+        head = f"{finding.state:<{states}}  "
+        if indent == _STACKED:
+            first, text = head + shorten_middle(check, columns - len(head)), _STACKED
+            block = [first, *(fold(what, columns, head=text, indent=text) if what else ())]
+        else:
+            head += f"{check}{' ' * (checks - width(check))}  "
+            block = [line.rstrip(" ") for line in fold(what, columns, head=head, indent=indent)]
+        if colour and finding.state in _COLOURS:
+            block[0] = f"{_COLOURS[finding.state]}{finding.state}{_RESET}{block[0][len(finding.state) :]}"
         lines += block
         for word, text in (("-> ", finding.advice), ("see ", finding.docs and link(finding.docs))):
             if text:
@@ -110,19 +117,6 @@ def as_text(findings: Sequence[CheckResult], *, columns: int = DEFAULT_COLUMNS, 
                 lines += fold(printable(text, _LONGEST), columns, head=head, indent=" " * len(head))
     lines += fold(_summary(findings), columns, indent=_STACKED)
     return "".join(f"{line}\n" for line in lines)
-
-
-def _observation(finding: CheckResult, states: int, checks: int, indent: str, columns: int) -> Iterator[str]:
-    """Yield the state, the check and the observation, in three columns or below each other."""
-    check, what = printable(finding.check), printable(finding.what, _LONGEST)
-    head = f"{finding.state:<{states}}  "
-    if indent == _STACKED:
-        yield head + shorten_middle(check, columns - len(head))
-        if what:
-            yield from fold(what, columns, head=indent, indent=indent)
-    else:
-        head += f"{check}{' ' * (checks - width(check))}  "
-        yield from (line.rstrip(" ") for line in fold(what, columns, head=head, indent=indent))
 
 
 def as_json(findings: Sequence[CheckResult], about: Mapping[str, Any]) -> str:

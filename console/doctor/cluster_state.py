@@ -92,7 +92,7 @@ class Namespace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterNode:
-    """A node as far as the checks need it."""
+    """A node with GPUs, by its capacity or its labels."""
 
     name: str
     gpus: float | None = None
@@ -100,30 +100,9 @@ class ClusterNode:
 
     The larger one of allocatable and capacity: a GPU that fails leaves allocatable while its pods run on.
     """
-    has_gpus: bool = True  # whether the node has GPUs, by its capacity or its labels
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Labels of a node with GPUs; empty for another one."""
     taints: tuple[kinds.Taint, ...] = ()
     conditions: frozenset[str] = frozenset()  # the types of the conditions that are True, not Unknown
-
-    @classmethod
-    def of(cls, node: kinds.Node) -> "ClusterNode":
-        """Keep of a node what the checks read."""
-        labels = node.metadata.labels
-        has_gpus = any(
-            name.startswith(NVIDIA_PREFIX) and names_gpu(name) and not is_nothing(amount)
-            for name, amount in (node.status.capacity or {}).items()
-        )
-        has_gpus |= labels.get(PRESENT_LABEL) == "true" or keys.NODE_GPU_MEMORY in labels
-        allocatable, capacity = gpu_amount(node.status.allocatable), gpu_amount(node.status.capacity)
-        return cls(
-            name=node.metadata.name,
-            gpus=None if allocatable is None or capacity is None else max(allocatable, capacity),
-            has_gpus=has_gpus,
-            labels=labels if has_gpus else {},
-            taints=node.taints,
-            conditions=frozenset(each.type for each in node.status.conditions or () if each.status == "True"),
-        )
 
     @property
     def is_labelled(self) -> bool:
@@ -155,13 +134,12 @@ class ClusterFacts:
     validating: Listing[WebhookConfiguration]
     namespaces: Listing[Namespace] = NOT_READ
     queues: Listing[Queue] = NOT_READ
-    other_queue_versions: frozenset[str] = frozenset()  # the versions of queues that are served if v2 is not
     pod_groups: Listing[kinds.PodGroup] = NOT_READ
     priorities: Listing[kinds.PriorityClass] = NOT_READ
     limit_ranges: Listing[kinds.LimitRange] = NOT_READ
     device_classes: Listing[DeviceClass] = NOT_READ
     notable: Listing[NotablePod] = NOT_READ
-    nodes: Listing[ClusterNode] = NOT_READ
+    nodes: Listing[ClusterNode] = NOT_READ  # those with GPUs
     waiting: Listing[kinds.Pod] = NOT_READ  # the pods without a node, with their documents
     synced: Listing[PartialObject] = NOT_READ
     """The metadata of pods with the label of vCluster's syncer. A tenant can write it, too."""
@@ -215,7 +193,7 @@ class ClusterFacts:
         """Return a webhook for pods, such as `MUTATE`; without it the admission policy in its place."""
         ours = filter(None, (self.our_mutating, self.our_validating))
         own = next((hook for each in ours for hook in each.hooks if hook.name == name), None)
-        return own or self.admission.stand_in(name)
+        return own or self.admission.stand_in(NAME if name == MUTATE else f"{NAME}-pods")
 
     @property
     def excluded(self) -> frozenset[str]:
@@ -302,19 +280,14 @@ async def read_cluster(reader: FactReader, options: DoctorOptions) -> ClusterFac
     )
     home = webhook_namespace(cluster.our_mutating)
     facts: dict[str, Any] = {}
-    if cluster.queues.why is Why.UNSERVED:
-        served = items(await reader.served())
-        names = {kind.version for kind in served if kind.name == kinds.QUEUES.full_resource}
-        facts["other_queue_versions"] = frozenset(names)
     if not cluster.is_absent or cluster.is_by_policies:
         facts["running"] = await read_running_settings(reader.client, home, options.default_mode)
     if not cluster.is_absent:
-        what = f"the webhook's pods in {home}"
-        query = {"labelSelector": WEBHOOK_LABELS}
+        query, what = {"labelSelector": WEBHOOK_LABELS}, f"the webhook's pods in {home}"
         facts["webhook_pods"] = await reader.list(kinds.PODS, home, query=query, what=what)
     cluster = replace(cluster, **facts)
-    default_mode = cluster.running.rules.default_mode
-    cluster = replace(cluster, namespaces=await _read_namespaces(reader, namespace, default_mode))
+    mode = cluster.running.rules.default_mode
+    cluster = replace(cluster, namespaces=await _read_namespaces(reader, namespace, mode))
     # KAI's Service, or that of a webhook that matches KAI's schedulers.
     of_kai = sorted(cluster.kai_mutating, key=lambda item: not item.is_served_by_kai)
     home = next(filter(None, (item.service_namespace for item in of_kai)), NAMESPACE)
@@ -336,7 +309,7 @@ async def read_cluster(reader: FactReader, options: DoctorOptions) -> ClusterFac
         facts["limit_ranges"] = await reader.list(kinds.LIMIT_RANGES, namespace)
     if scope is not Scope.NAMESPACE:
         nodes: Kind[Any] = kinds.NODES
-        facts["nodes"] = await reader.list(nodes, decode=lambda each: ClusterNode.of(nodes.decode(each)))
+        facts["nodes"] = await reader.list(nodes, decode=read_gpu_node)
         query = {"labelSelector": keys.VCLUSTER_MANAGED_BY}
         facts["synced"] = await reader.list(
             _SYNCED, query=query, accept=METADATA_ONLY, what="pods of vClusters"
@@ -351,27 +324,46 @@ async def read_cluster(reader: FactReader, options: DoctorOptions) -> ClusterFac
     return replace(cluster, **facts, now=reader.client.server_time())
 
 
+def read_gpu_node(document: bytes) -> ClusterNode | None:
+    """Read a node; None without GPUs."""
+    node = kinds.NODES.decode(document)
+    labels, capacity = node.metadata.labels, node.status.capacity or {}
+    is_labelled = labels.get(PRESENT_LABEL) == "true" or keys.NODE_GPU_MEMORY in labels
+    if not is_labelled and not any(
+        name.startswith(NVIDIA_PREFIX) and names_gpu(name) and not is_nothing(amount)
+        for name, amount in capacity.items()
+    ):
+        return None
+    offered, installed = gpu_amount(node.status.allocatable), gpu_amount(capacity)
+    return ClusterNode(
+        name=node.metadata.name,
+        gpus=None if offered is None or installed is None else max(offered, installed),
+        labels=labels,
+        taints=node.taints,
+        conditions=frozenset(each.type for each in node.status.conditions or () if each.status == "True"),
+    )
+
+
 async def _read_admission(reader: FactReader, scope: Scope) -> AdmissionObjects:
     """Read kaishare's admission policies; the guard's for the whole cluster only."""
-    read = AdmissionObjects(mutating=await reader.list(kinds.MUTATING_POLICIES, decode=_own_policy))
+
+    async def own(kind: Kind[Any]) -> Listing[Any]:
+        return await reader.list(kind, decode=partial(_own, kind))
+
+    read = AdmissionObjects(mutating=await own(kinds.MUTATING_POLICIES))
     if read.deciding is not None:
-        bindings = await reader.list(kinds.MUTATING_BINDINGS, decode=_own_binding)
-        read = replace(read, mutating_bindings=bindings)
+        read = replace(read, mutating_bindings=await own(kinds.MUTATING_BINDINGS))
     if read.deciding is not None or scope is Scope.CLUSTER:
-        policies = await reader.list(kinds.VALIDATING_POLICIES, decode=_own_policy)
-        bindings = await reader.list(kinds.VALIDATING_BINDINGS, decode=_own_binding)
+        policies, bindings = await own(kinds.VALIDATING_POLICIES), await own(kinds.VALIDATING_BINDINGS)
         read = replace(read, validating=policies, validating_bindings=bindings)
     return read
 
 
-def _own_policy(document: bytes) -> kinds.AdmissionPolicy | None:
-    policy = kinds.MUTATING_POLICIES.decode(document)
-    return policy if policy.name.startswith(NAME) else None
-
-
-def _own_binding(document: bytes) -> kinds.AdmissionBinding | None:
-    binding = kinds.MUTATING_BINDINGS.decode(document)
-    return binding if binding.spec.policy_name.startswith(NAME) else None
+def _own(kind: Kind[Any], document: bytes) -> Any:
+    """Read a policy or a binding of kaishare; None for another one."""
+    item = kind.decode(document)
+    policy = getattr(item.spec, "policy_name", item.metadata.name)
+    return item if policy.startswith(NAME) else None
 
 
 def _notable(cluster: ClusterFacts, document: bytes) -> NotablePod | None:

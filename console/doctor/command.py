@@ -3,9 +3,10 @@
 import argparse
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from inspect import isasyncgenfunction
+from typing import Any, Final
 
 from console.caller import (
     add_cluster_options,
@@ -51,31 +52,29 @@ from service.units import parse_duration
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check: a function over facts, and where it belongs."""
+    """A check: a function over facts, which may ask the cluster for more: try, connect or read again."""
 
     name: str
-    run: Callable[[ClusterFacts], Iterator[CheckResult]]
+    run: (
+        Callable[[ClusterFacts], Iterator[CheckResult]]
+        | Callable[[ClusterFacts, FactReader], AsyncIterator[CheckResult]]
+    )
     scope: Scope = Scope.CLUSTER
     facts: tuple[str, ...] = ()  # the facts of `ClusterFacts` that the check cannot do without
 
-    def results(self, cluster: ClusterFacts) -> Iterator[CheckResult]:
-        """Yield why the check could not run, then what it found."""
+    async def results(self, cluster: ClusterFacts, reader: FactReader) -> list[CheckResult]:
+        """Return why the check could not run, and what it found."""
+        found = []
         for name in self.facts:
             fact: Fact[object] = getattr(cluster, name)
             # What the caller may not see is one line of the report.
             is_needed = name in _NEEDED and fact.value is None
             if fact.line and fact.why is not Why.FORBIDDEN and (is_needed or fact.why is not Why.UNSERVED):
-                yield problem(fact.line) if is_needed else unknown(fact.line)
-        yield from self.run(cluster)
-
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """A check that asks the cluster for more than facts: it tries, connects or reads again."""
-
-    name: str
-    run: Callable[[ClusterFacts, FactReader], AsyncIterator[CheckResult]]
-    scope: Scope = Scope.CLUSTER
+                found.append(problem(fact.line) if is_needed else unknown(fact.line))
+        run: Callable[..., Any] = self.run
+        if isasyncgenfunction(run):
+            return [*found, *[result async for result in run(cluster, reader)]]
+        return [*found, *run(cluster)]
 
 
 _NEEDED: Final = ("mutating", "validating", "namespaces")
@@ -85,22 +84,21 @@ _WHOLE, _PRE, _POLICY = Scope.CLUSTER, Scope.PRE, Scope.CLUSTER | Scope.NAMESPAC
 _API_SERVER: Final = "API server"
 _RIGHTS: Final = "rights"
 
-CHECKS: Final[tuple[Check | Measurement, ...]] = (
+CHECKS: Final[tuple[Check, ...]] = (
     Check(_API_SERVER, registration.kubernetes_is_supported, _PRE),
-    Measurement(_RIGHTS, registration.caller_may_install, _PRE),
+    Check(_RIGHTS, registration.caller_may_install, _PRE),
     Check("admission policies", registration.policies_stand, _POLICY),
     Check("installation", registration.webhook_exists, _POLICY),
-    Check("mutating webhook", registration.webhook_may_exist, _PRE),
     Check("mutating webhook", registration.mutating_as_shipped, _WHOLE, ("mutating",)),
     Check("validating webhooks", registration.validating_as_shipped, _WHOLE, ("validating",)),
     Check("order", registration.order_is_right),
     Check("webhook pods", serving.webhook_pods_are_ready, _WHOLE, ("webhook_pods",)),
-    Measurement("certificate", serving.webhook_is_trusted),
+    Check("certificate", serving.webhook_is_trusted),
     Check("settings", policy_checks.settings_are_published, _POLICY),
     Check("managed namespaces", policy_checks.namespaces_are_managed, _POLICY, ("namespaces",)),
     Check("enforce", policy_checks.enforce_is_enforced, _POLICY),
     Check("policies", policy_checks.labels_are_valid, _POLICY),
-    Measurement("dry run of a pod", dry_run.pods_are_changed, _POLICY),
+    Check("dry run of a pod", dry_run.pods_are_changed, _POLICY),
     Check("queues", queues.queues_are_usable, _POLICY | _PRE, ("queues",)),
     Check("queues", queues.waiting_pods_have_queues, _POLICY),
     Check("queues", queues.queues_can_be_named, _PRE),
@@ -108,24 +106,24 @@ CHECKS: Final[tuple[Check | Measurement, ...]] = (
     Check("PodGroups", queues.groups_are_in_their_queue, _POLICY, ("pod_groups",)),
     Check("limit ranges", policy_checks.no_gpu_by_default, _POLICY, ("limit_ranges",)),
     Check("vClusters", policy_checks.hosts_are_labelled, _WHOLE, ("synced",)),
-    Measurement("vClusters", kai_checks.no_kai_inside_vclusters),
-    Measurement("guard", guard.guard_stands),
+    Check("vClusters", kai_checks.no_kai_inside_vclusters),
+    Check("guard", guard.guard_stands),
     Check("KAI's version", kai_checks.release_fits, _WHOLE | _PRE),
     Check("KAI's GPU sharing", kai_checks.sharing_is_on, _WHOLE | _PRE),
-    Measurement("NvFractions", sharing_checks.limits_can_hold),
+    Check("NvFractions", sharing_checks.limits_can_hold),
     Check("Run:ai's keys", sharing_checks.run_ai_keys, _POLICY, ("waiting",)),
     Check("kai-resource-management", sharing_checks.resource_management, _WHOLE | _PRE),
     Check("KAI's queue label", kai_checks.label_is_read, _WHOLE | _PRE),
     Check("KAI's webhook", kai_checks.kai_sees_the_pods, _WHOLE | _PRE),
     Check("pods without KAI's webhook", kai_checks.kai_saw_the_pods),
-    Measurement("RuntimeClass", kai_checks.runtime_classes_exist, _WHOLE | _PRE),
-    Measurement("autoscaling", kai_checks.nodes_are_added),
+    Check("RuntimeClass", kai_checks.runtime_classes_exist, _WHOLE | _PRE),
+    Check("autoscaling", kai_checks.nodes_are_added),
     Check("distributed jobs", gpu_supply.ranks_are_apart, _WHOLE, ("notable",)),
     Check("pending pods", queues.pods_get_nodes, _POLICY, ("waiting",)),
     Check("node labels", node_checks.nodes_are_labelled, _WHOLE | _PRE, ("nodes",)),
     Check("plain GPUs", gpu_supply.gpus_are_plain, _WHOLE | _PRE, ("nodes",)),
-    Measurement("resource claims", gpu_supply.devices_are_given_once),
-    Measurement("agents", node_checks.agents_work),
+    Check("resource claims", gpu_supply.devices_are_given_once),
+    Check("agents", node_checks.agents_work),
     Check("managed namespaces", policy_checks.namespaces_would_be_managed, _PRE, ("namespaces",)),
 )
 """All checks, in the order of the report."""
@@ -214,16 +212,12 @@ async def _run(arguments: argparse.Namespace) -> tuple[str, list[CheckResult]]:
         remaining = ends_at - time.monotonic()
         if not exit_status(findings) or remaining <= 0:
             return access.server, findings
-        summary = _summary(findings)
+        checks = [finding.check for finding in findings if finding.state is State.PROBLEM]
+        summary = f"{counted(len(checks), 'problem')}: {listed(set(checks))}"
         if summary != reported:
             reported = summary
             write_warning(f"{arguments.program}: waiting: {summary}")
         await asyncio.sleep(min(_EVERY_SECONDS, remaining))
-
-
-def _summary(findings: Sequence[CheckResult]) -> str:
-    checks = [finding.check for finding in findings if finding.state is State.PROBLEM]
-    return f"{counted(len(checks), 'problem')}: {listed(set(checks))}"
 
 
 async def examine(access: Access, options: DoctorOptions) -> list[CheckResult]:
@@ -235,19 +229,16 @@ async def examine(access: Access, options: DoctorOptions) -> list[CheckResult]:
             reader = FactReader(client, seconds=_READ_SECONDS)
             cluster = replace(await read_cluster(reader, options), release=release)
             results += await run_checks(cluster, reader)
-        return list(map(with_link, results))
+        links = {each.check: f"{_PAGE}#{anchor(each.check)}" for each in results}
+        return [each if each.state is State.OK else replace(each, docs=links[each.check]) for each in results]
 
 
 async def run_checks(cluster: ClusterFacts, reader: FactReader) -> list[CheckResult]:
     """Run the checks of the cluster's scope, and say what could not be read."""
     results: list[CheckResult] = []
     for check in CHECKS:
-        if cluster.options.scope not in check.scope:
-            continue
-        if isinstance(check, Measurement):
-            results += named(check.name, [result async for result in check.run(cluster, reader)])
-        else:
-            results += named(check.name, check.results(cluster))
+        if cluster.options.scope in check.scope:
+            results += named(check.name, await check.results(cluster, reader))
     reported = {result.what for result in results}
     results += named(_API_SERVER, (unknown(note) for note in reader.notes if note not in reported))
     if reader.missing_rights:
@@ -261,38 +252,22 @@ async def run_checks(cluster: ClusterFacts, reader: FactReader) -> list[CheckRes
 
 
 async def reach(client: KubeClient) -> tuple[CheckResult, tuple[int, int] | None]:
-    """Return whether the API server answers, a problem if it does not, and its release, such as (1, 30).
+    """Return whether the API server answers, and its release, such as (1, 30); None if it is not known.
 
-    Credentials that it does not accept are a problem, too, since no other request is answered; and so is an
-    answer of another kind, such as the log-in page of a proxy. The release is None if it is not known.
+    No other request is answered without accepted credentials, or by a proxy with a log-in page.
     """
-    release = None
     try:
-        release = await client.release()
+        return ok(f"{client.server} answers"), await client.release()
     except ApiError as error:
         if error.is_unauthorized:
             refused = f"{client.server} does not accept your credentials: {error.status} {error.reason}"
             return problem(refused, f"log in again; {_NOTHING_ELSE}"), None
-        if 300 <= error.status < 400:
-            return _of_another_kind(client, error), None
-        # Other requests may still be allowed.
-        return ok(f"{client.server} answers (no version: {error})"), None
+        if not 300 <= error.status < 400:  # other requests may still be allowed
+            return ok(f"{client.server} answers (no version: {error})"), None
+        answer = str(error)
     except (Unreachable, AccessError) as error:
         return problem(f"{client.server}: {error}", _NOTHING_ELSE), None
     except MALFORMED as error:
-        return _of_another_kind(client, f"GET /version: {one_line(str(error))}"), None
-    return ok(f"{client.server} answers"), release
-
-
-def _of_another_kind(client: KubeClient, answer: object) -> CheckResult:
-    return problem(
-        f"{client.server} answers, but not as an API server: {answer}",
-        f"compare the address with that of your kubeconfig; {_NOTHING_ELSE}",
-    )
-
-
-def with_link(finding: CheckResult) -> CheckResult:
-    """Return a finding with the place that describes it, unless it is `ok`."""
-    if finding.state is State.OK:
-        return finding
-    return replace(finding, docs=f"{_PAGE}#{anchor(finding.check)}")
+        answer = f"GET /version: {one_line(str(error))}"
+    what = f"{client.server} answers, but not as an API server: {answer}"
+    return problem(what, f"compare the address with that of your kubeconfig; {_NOTHING_ELSE}"), None

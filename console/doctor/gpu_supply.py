@@ -33,30 +33,25 @@ def gpus_are_plain(cluster: ClusterFacts) -> Iterator[CheckResult]:
 
 
 def _of_nodes(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    gpu_nodes = [node for node in items(cluster.nodes) if node.has_gpus]
+    gpu_nodes = items(cluster.nodes)
     of_mig = [node.name for node in gpu_nodes if node.gpus and _is_of_mig(node.labels)]
     without = [
-        node.name
+        f"node {node.name} without {keys.GPU_RESOURCE}"
         for node in gpu_nodes
         if node.gpus == 0 and not any(key.startswith(keys.MIG_PREFIX) for key in node.labels)
     ]
-    by_dra = [each.metadata.name for each in items(cluster.device_classes) if each.replaces_gpus]
+    classes = (each for each in items(cluster.device_classes) if each.replaces_gpus)
+    by_dra = [f"DeviceClass {each.metadata.name}" for each in classes] + without
     if of_mig:
         yield warning(
             f"{counted(len(of_mig), 'node offers', 'nodes offer')} MIG devices as {keys.GPU_RESOURCE}"
             f" ({_STRATEGY}=single): {listed(of_mig)}; KAI gives no shares there, or shares of a device",
             f"use the strategy mixed, or {_INSTEAD}",
         )
-    if without:
-        yield warning(
-            f"{counted(len(without), 'node')} with GPUs and no {keys.GPU_RESOURCE}: {listed(without)}; KAI"
-            " places no share on a node whose GPUs DRA allocates",
-            f"install NVIDIA's device plugin there, or {_INSTEAD}",
-        )
     if by_dra:
         yield warning(
-            f"DRA allocates {keys.GPU_RESOURCE} (extendedResourceName of DeviceClass {listed(by_dra)}): a pod"
-            " whose GPU becomes a share finds no node there (KAI v0.17.0 node_info.go)",
+            f"GPUs that DRA allocates: {listed(by_dra)}; KAI places no share on a node that offers no"
+            f" {keys.GPU_RESOURCE} (KAI v0.17.0 node_info.go)",
             f"keep nodes with NVIDIA's device plugin for shares, or {_INSTEAD}",
         )
 

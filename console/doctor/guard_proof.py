@@ -54,9 +54,8 @@ class Trial:
     """A forbidden request that was tried in a namespace."""
 
     breach: Breach
-    namespace: str = ""
-    why: str = "no namespace to try"
-    """Why the request proves nothing; empty if the guard refused or admitted it."""
+    namespace: str
+    why: str  # why the request proves nothing; empty if the guard refused or admitted it
     is_refused: bool = False
 
     @property
@@ -79,22 +78,18 @@ async def prove(
     """
     trials = []
     for breach in Breach:
-        trial = Trial(breach)
-        for namespace in sorted(refusing.get(breach.policy, ()))[:_MOST_TRIED]:
+        namespaces = sorted(refusing.get(breach.policy, ()))[:_MOST_TRIED]
+        for namespace in namespaces:
             trial = await _try(client, groups, guarded, breach, namespace)
+            # The rules about PodGroups hold for accounts of KAI, too.
+            if trial.is_admitted and breach.policy != PODGROUPS and await _is_exempt(client, exempt):
+                trial = replace(trial, why="the caller's service account is exempt as one of KAI's")
+            elif trial.is_admitted:
+                await asyncio.sleep(_TAKES_EFFECT_SECONDS)
+                trial = await _try(client, groups, guarded, breach, namespace)
             if not trial.why:
                 break
-        trials += [trial] if refusing.get(breach.policy) else []
-    if not any(trial.is_admitted for trial in trials):
-        return trials
-    is_exempt = await _is_exempt(client, exempt)
-    await asyncio.sleep(_TAKES_EFFECT_SECONDS)
-    for index, trial in enumerate(trials):
-        # The rules about PodGroups hold for accounts of KAI, too.
-        if trial.is_admitted and is_exempt and trial.breach.policy != PODGROUPS:
-            trials[index] = replace(trial, why="the caller's service account is exempt as one of KAI's")
-        elif trial.is_admitted:
-            trials[index] = await _try(client, groups, guarded, trial.breach, trial.namespace)
+        trials += [trial] if namespaces else []
     return trials
 
 

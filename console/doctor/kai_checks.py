@@ -5,7 +5,7 @@ from typing import Final
 
 from console.cluster.facts import FactReader, items
 from console.cluster.rules import is_missed_by_kai, missed_by_kai, release_effects, sharing_off
-from console.doctor.check_results import CheckResult, State, grouped, ok, problem, unknown, warning
+from console.doctor.check_results import CheckResult, grouped, ok, problem, unknown, warning
 from console.doctor.cluster_state import ClusterFacts, Scope
 from console.doctor.policy_checks import labelled_hosts
 from kai import keys
@@ -14,7 +14,6 @@ from kai.kaishare_keys import FRAMEWORK_MEMORY
 from kube.kinds import CONFIG_MAPS, PODS, RUNTIME_CLASSES, Pod
 from service.text import counted, listed, one_line
 from webhook.policy.labels import FrameworkMemory
-from webhook.registration.configuration_objects import WebhookConfiguration
 
 _MODES: Final[Mapping[SharingMode, str]] = {
     SharingMode.NON_MEMORY_ENFORCED: "on, without memory limits (NonMemoryEnforced)",
@@ -63,16 +62,16 @@ def _without_release(installed: Installation, namespace: str, option: str) -> Ch
 def sharing_is_on(cluster: ClusterFacts) -> Iterator[CheckResult]:
     mode, modes = cluster.sharing_mode, " and ".join(sorted(cluster.sharing_modes))
     if mode is None:
-        if cluster.configured_modes.known:
-            advice = "set the plugins of admission and binder to the mode, or leave them out"
-            yield unknown(f"KAI's {CONFIG_NAME} contradicts itself: {modes}", advice)
-        elif modes:
-            advice = "run doctor again when the rollout of KAI has ended"
-            yield unknown(f"the pods of KAI's admission differ: {modes}", advice)
+        if modes:
+            yield unknown(
+                f"KAI's {CONFIG_NAME}, or the pods of its admission, name several modes: {modes}",
+                "run doctor again when the rollout of KAI has ended; then set the plugins of admission and"
+                " binder to the mode, or leave them out",
+            )
         elif cluster.installation is not None:
             yield unknown(f"no pod of KAI's admission found in {one_line(cluster.kai_namespace)}")
         return
-    gives_none = cluster.running.knows("inject_shares") and not cluster.running.rules.inject_shares
+    gives_none = not cluster.running.rules.inject_shares
     fault = sharing_off(cluster.installation)
     sharing = [name for name, policy in cluster.managed.items() if policy.share or policy.sizes]
     if mode is not SharingMode.DISABLED and gives_none:
@@ -128,25 +127,20 @@ def kai_sees_the_pods(cluster: ClusterFacts) -> Iterator[CheckResult]:
             "pods with a share cannot start without KAI's webhook",
         )
         return
-    yield ok("; ".join(map(_described, (*configurations, *cluster.kai_validating))))
+    yield ok("; ".join(one_line(each.name) for each in (*configurations, *cluster.kai_validating)))
     for configuration in configurations:
-        name, hooks = one_line(configuration.name), configuration.pod_hooks
         missed = [
             namespace
             for namespace in cluster.managed
-            if not any(hook.namespace_selector.matches(cluster.labels[namespace]) for hook in hooks)
+            if not any(
+                hook.namespace_selector.matches(cluster.labels[namespace]) for hook in configuration.pod_hooks
+            )
         ]
         if missed:
             yield problem(
-                f"{name} does not select {listed(missed)}: pods with a share never start",
+                f"{one_line(configuration.name)} does not select {listed(missed)}: pods with a share never"
+                " start",
                 "correct KAI's namespaceLabelSelector, or remove the queue label from these namespaces",
-            )
-        if hooks and not any(hook.object_selector.matches({}) for hook in hooks):
-            labels = {line.key for hook in hooks for line in hook.object_selector.requirements}
-            yield warning(
-                f"{name} selects only pods with the label {listed(labels)} (podLabelSelector); KAI ignores"
-                " other pods",
-                "label the pods, or remove global.podLabelSelector from KAI's values",
             )
     known = cluster.matched_schedulers
     by_scheduler = grouped((policy.scheduler, namespace) for namespace, policy in cluster.managed.items())
@@ -156,13 +150,6 @@ def kai_sees_the_pods(cluster: ClusterFacts) -> Iterator[CheckResult]:
             f' {listed(by_scheduler[scheduler])} set the scheduler "{one_line(scheduler)}"',
             "correct the label kaishare.dev/scheduler",
         )
-
-
-def _described(configuration: WebhookConfiguration) -> str:
-    lines = (line for hook in configuration.hooks for line in hook.namespace_selector.expressions or ())
-    by_queue = any((line.key, line.operator) == (keys.QUEUE_LABEL, "Exists") for line in lines)
-    label = f", for namespaces with the label {keys.QUEUE_LABEL} (queueLabelSelector)" if by_queue else ""
-    return f"{one_line(configuration.name)}{label}"
 
 
 def kai_saw_the_pods(cluster: ClusterFacts) -> Iterator[CheckResult]:
@@ -178,35 +165,22 @@ def kai_saw_the_pods(cluster: ClusterFacts) -> Iterator[CheckResult]:
         yield problem(f"{fault.sentence}: {listed(missed)}", fault.remedy)
 
 
-def runtime_classes(installed: Installation | None) -> dict[str, str]:
-    """Return the RuntimeClasses that KAI sets, each with a description of its pods."""
-    if installed is None:
-        return {}
-    version = installed.version
-    whole = " or a whole GPU" if version and version.sets_runtime_class_for_whole_gpus else ""
-    users = {
-        installed.reservation_runtime_class: "the reservation pods of shares",
-        installed.runtime_class: f"pods with a share{whole}",
-    }
-    return {name: pods for name, pods in reversed(users.items()) if name}
-
-
 async def runtime_classes_exist(cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:
     """Yield a finding about each RuntimeClass that KAI sets; before KAI's installation, about its default."""
-    users, missing = runtime_classes(cluster.installation), State.PROBLEM
-    if cluster.options.scope is Scope.PRE and not (cluster.installation and cluster.installation.programs):
-        users, missing = {RUNTIME_CLASS: "pods with a share by default"}, State.WARNING
-    for name, pods in users.items():
+    installed, missing = cluster.installation, problem
+    names = {installed.runtime_class, installed.reservation_runtime_class} if installed else set()
+    if cluster.options.scope is Scope.PRE and not (installed and installed.programs):
+        names, missing = {RUNTIME_CLASS}, warning
+    for name in sorted(filter(None, names)):
         fact = await reader.get(RUNTIME_CLASSES, name)
+        title = f'"{one_line(name)}", which KAI sets on pods with a share or on their reservations,'
         if not fact.is_known:
             yield unknown(f'could not read RuntimeClass "{one_line(name)}"')
         elif fact.value is not None:
-            yield ok(f'"{one_line(name)}", which KAI sets on {pods}, exists')
+            yield ok(f"{title} exists")
         else:
-            yield CheckResult(
-                missing,
-                f'RuntimeClass "{one_line(name)}", which KAI sets on {pods}, does not exist: these pods are'
-                " refused",
+            yield missing(
+                f"{title} does not exist: these pods are refused",
                 "install NVIDIA's container toolkit or operator, which creates it, or configure KAI to set"
                 " none",
             )

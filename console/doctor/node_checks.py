@@ -39,46 +39,43 @@ from service.text import counted, joined, listed, one_line
 from service.units import duration
 from service.version import version
 
-_DISCOVERY: Final = "install NVIDIA's GPU feature discovery, which sets the label, or set it by hand"
-_MEMORY: Final = "correct the label: the memory of one GPU in MiB, as NVIDIA's GPU feature discovery sets it"
-
 
 def nodes_are_labelled(cluster: ClusterFacts) -> Iterator[CheckResult]:
     if cluster.nodes.value is None:
         return
-    gpu_nodes = [node for node in cluster.nodes.value if node.has_gpus]
+    gpu_nodes = cluster.nodes.value
     if not gpu_nodes:
         yield unknown(
             f"no node has GPUs: none has capacity {keys.GPU_RESOURCE} or the label {PRESENT_LABEL}",
             "install NVIDIA's GPU operator, or its device plugin and GPU feature discovery",
         )
         return
-    unlabelled = [node.name for node in gpu_nodes if not node.is_labelled]
-    memory, without_memory, invalid = keys.NODE_GPU_MEMORY, list[str](), list[str]()
-    for node in gpu_nodes:
-        try:
-            Card.from_label(node.labels[memory])
-        except KeyError:
-            without_memory.append(node.name)
-        except ValueError as error:
-            invalid.append(f"{node.name} ({one_line(str(error))})")
-    if unlabelled:
-        what = f"{_nodes(unlabelled, 'lacks', 'lack')} the label {PRESENT_LABEL}=true: {listed(unlabelled)};"
-        yield warning(f"{what} the agent's DaemonSet selects nodes by it", _DISCOVERY)
-    if without_memory:
-        yield warning(
-            f"{_nodes(without_memory, 'lacks', 'lack')} the label {memory}: {listed(without_memory)}; KAI"
-            " assumes 100 MiB for each of their GPUs and schedules no gpu-memory pod there",
-            _DISCOVERY,
-        )
-    if invalid:
-        yield warning(
-            f"{_nodes(invalid, 'has', 'have')} an invalid label {memory}: {listed(invalid)}; neither KAI nor"
-            " kaishare can compute the bytes of a share from it",
-            _MEMORY,
-        )
-    if not unlabelled and not without_memory and not invalid:
+    lacking = [
+        f"{node.name} ({joined(faults)})" for node in gpu_nodes if (faults := list(_label_faults(node)))
+    ]
+    if not lacking:
         yield ok(f"{_nodes(gpu_nodes, 'has', 'have')} both labels")
+        return
+    yield warning(
+        f"{_nodes(lacking, 'lacks', 'lack')} a valid label: {listed(lacking)}; the agent's DaemonSet selects"
+        f" nodes by {PRESENT_LABEL}, and without {keys.NODE_GPU_MEMORY} KAI assumes 100 MiB for each GPU and"
+        " schedules no gpu-memory pod there",
+        "install NVIDIA's GPU feature discovery, which sets the labels, or set them by hand; the memory is"
+        " that of one GPU in MiB",
+    )
+
+
+def _label_faults(node: ClusterNode) -> Iterator[str]:
+    if not node.is_labelled:
+        yield f"no {PRESENT_LABEL}=true"
+    memory = node.labels.get(keys.NODE_GPU_MEMORY)
+    try:
+        if memory is None:
+            yield f"no {keys.NODE_GPU_MEMORY}"
+        else:
+            Card.from_label(memory)
+    except ValueError as error:
+        yield f"{keys.NODE_GPU_MEMORY}: {one_line(str(error))}"
 
 
 def _nodes(nodes: Sized, verb: str, plural: str) -> str:
@@ -90,7 +87,7 @@ def coverage(
     cluster: ClusterFacts, pods: Sequence[Pod] | None, daemon_sets: Sequence[Controller]
 ) -> Iterator[CheckResult]:
     """Yield findings about nodes with GPUs that have no agent; `pods` is None if they could not be listed."""
-    gpu_nodes = [node for node in items(cluster.nodes) if node.has_gpus]
+    gpu_nodes = items(cluster.nodes)
     with_agent = {pod.spec.node_name for pod in pods or ()}
     uncovered = [node for node in gpu_nodes if node.name not in with_agent]
     if pods is None:
@@ -106,8 +103,6 @@ def coverage(
         yield from _uncovered(uncovered, next(iter(daemon_sets), None))
     elif gpu_nodes:
         yield ok(f"each of {counted(len(gpu_nodes), 'node')} with GPUs has an agent")
-    elif not pods:
-        yield unknown(f"DaemonSet {daemon_sets[0].metadata.name} selects no node")
 
 
 def _uncovered(nodes: Sequence[ClusterNode], daemon_set: Controller | None) -> Iterator[CheckResult]:
@@ -191,7 +186,6 @@ async def agents_work(cluster: ClusterFacts, reader: FactReader) -> AsyncIterato
 
 
 _PROMETHEUS_SECONDS: Final = 10.0
-_JOB_COUNTS: Final = "alerts and recorded figures count that job alone"
 
 
 async def scraping_finding(client: KubeClient, namespace: str, url: str) -> CheckResult:
@@ -211,11 +205,10 @@ async def scraping_finding(client: KubeClient, namespace: str, url: str) -> Chec
     jobs = [one_line(each.labels.get("job", "")) for each in series]
     if any(re.fullmatch(job, name) for name in jobs):
         return ok(f"{prometheus.address} scrapes the agents")
-    what = f"{prometheus.address} has no series of the job kaishare-agent; {_JOB_COUNTS}"
+    what = f"{prometheus.address} has no series of the job kaishare-agent, by which alerts and records count"
     if jobs:
-        return warning(
-            f"{what}, and agents are in {listed(jobs)}", "rename the job, or set agentSelector of the mixin"
-        )
+        advice = "rename the job, or set agentSelector of the mixin"
+        return warning(f"{what}; agents are in {listed(jobs)}", advice)
     return warning(
         what, "set monitors.enabled and monitors.labels of the chart, or add the job to Prometheus"
     )

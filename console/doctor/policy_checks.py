@@ -45,10 +45,9 @@ def namespaces_are_managed(cluster: ClusterFacts) -> Iterator[CheckResult]:
             f"kubectl label namespace {cluster.options.namespace or 'NAME'} {keys.QUEUE_LABEL}=QUEUE",
         )
         return
-    excluded = policies.keys() & cluster.excluded
+    excluded, managed = policies.keys() & cluster.excluded, cluster.managed
     by_default = {name for name, policy in policies.items() if policy.has_default_mode} - excluded
     off = {name for name, policy in policies.items() if policy.mode is Mode.OFF} - excluded - by_default
-    managed = cluster.managed
     if managed:
         yield ok(f"{len(managed)}: {listed(managed)}")
     if excluded:
@@ -87,25 +86,21 @@ def enforce_is_enforced(cluster: ClusterFacts) -> Iterator[CheckResult]:
 
 
 def namespaces_would_be_managed(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield findings about the namespaces that an installation would manage at once (`--pre`)."""
+    """Yield a finding about the namespaces that an installation would take over at once (`--pre`)."""
     if cluster.namespaces.value is None:
         return
-    own = {
-        each.name for each in items(cluster.namespaces) if each.metadata.labels.keys() - {keys.QUEUE_LABEL}
-    }
-    managed = [name for name in cluster.policies if name not in cluster.excluded]
-    taken = [name for name in managed if name not in own]
-    if not managed:
-        yield ok(f"no namespace has the label {keys.QUEUE_LABEL}, so no pod changes at first")
-        return
-    ours = set(managed) & own
-    if ours:
-        yield ok(f"{counted(len(ours), 'namespace')} with labels of kaishare: {listed(ours)}")
-    count, mode = counted(len(taken), "namespace"), cluster.running.rules.default_mode
-    title = f"{count} with {keys.QUEUE_LABEL} and no label of kaishare: {listed(taken)}"
-    if taken and mode is not Mode.DEFAULT:
+    label, mode = keys.QUEUE_LABEL, cluster.running.rules.default_mode
+    taken = [
+        each.name
+        for each in cluster.namespaces.value
+        if each.policy and each.name not in cluster.excluded and not each.metadata.labels.keys() - {label}
+    ]
+    title = f"{counted(len(taken), 'namespace')} with {label} and no label of kaishare: {listed(taken)}"
+    if not taken:
+        yield ok(f"no namespace has the label {label} without a label of kaishare")
+    elif mode is not Mode.DEFAULT:
         yield ok(f"{title}; their mode would be {mode}")
-    elif taken:
+    else:
         yield warning(
             f"{title}; the webhook would change their new pods",
             "install with webhook.defaultMode=observe; then set kaishare.dev/mode=default on each in turn",
@@ -121,13 +116,11 @@ def _hidden(hook: Webhook, cluster: ClusterFacts, namespaces: Collection[str]) -
     )
     place = "admission policy" if "AdmissionPolicy" in hook.name else "webhook configuration"
     for (key, wanted), names in sorted(by_requirement.items()):
-        labels = {cluster.labels[name][key] for name in names if key in cluster.labels[name]}
-        has = f"have the label {key}={listed(labels)}" if labels else f"lack the label {key}"
-        do = f"remove the label {key} from" if labels else f"set the label {key} on"
+        is_set = any(key in cluster.labels[name] for name in names)
+        do = f"remove the label {key} from" if is_set else f"set the label {key} on"
         advice = f"{do} the namespaces, or remove the requirement from the {place}{_PLATFORM}"
         yield problem(
-            f"{listed(names)}: hidden from {hook.name}, whose namespaceSelector requires {one_line(wanted)};"
-            f" they {one_line(has)}",
+            f"{listed(names)}: hidden from {hook.name}, whose namespaceSelector requires {one_line(wanted)}",
             "upgrade the chart to this version" if key in _OWN_KEYS else advice,
         )
     foreign = [str(line) for line in hook.object_selector.unmet({}) if line.key != INJECT]

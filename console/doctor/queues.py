@@ -23,23 +23,19 @@ from webhook.policy.labels import Mode
 
 def queues_are_usable(cluster: ClusterFacts) -> Iterator[CheckResult]:
     if cluster.queues.why is Why.UNSERVED:
-        served = ", ".join(sorted(cluster.other_queue_versions))
         yield unknown(
-            f"not checked: the API server serves queues of {served}, not of v2"
-            if served
-            else "not checked: the API server serves no queues",
-            "" if served else "install KAI; inside a vCluster, run doctor on the host, which has the queues",
+            "not checked: the API server serves no queues",
+            "install KAI; inside a vCluster, run doctor on the host, which has the queues",
         )
     if cluster.queues.value is None:
         return
     named = grouped((policy.queue, name) for name, policy in cluster.managed.items() if policy.queue)
     tree = cluster.queue_tree
     seen = sorted(queue for queue in named if tree.is_known(queue))
-    faults = [(queue, tree.fault(queue, cluster.versions)) for queue in seen]
     problems = [
         problem(f"{fault.sentence} (for {listed(named[queue])})", fault.remedy)
-        for queue, fault in faults
-        if fault
+        for queue in seen
+        if (fault := tree.fault(queue, cluster.versions))
     ]
     yield from limited(problems, "more queue that KAI cannot use", "more queues that KAI cannot use")
     unseen = named.keys() - set(seen)
@@ -57,10 +53,10 @@ def waiting_pods_have_queues(cluster: ClusterFacts) -> Iterator[CheckResult]:
         for pod in items(cluster.waiting)
         if pod.queue_label and pod.spec.scheduler_name in cluster.kai_schedulers
     )
-    missing = sorted(filter(cluster.queue_tree.is_missing, waiting))
-    faults = [(fault, waiting[queue]) for queue in missing if (fault := cluster.queue_tree.fault(queue))]
     problems = [
-        problem(f"{fault.sentence}; pods wait: {listed(pods)}", fault.remedy) for fault, pods in faults
+        problem(f"{fault.sentence}; pods wait: {listed(waiting[queue])}", fault.remedy)
+        for queue in sorted(filter(cluster.queue_tree.is_missing, waiting))
+        if (fault := cluster.queue_tree.fault(queue))
     ]
     yield from limited(problems, "more missing queue")
 
@@ -110,17 +106,15 @@ def groups_are_in_their_queue(cluster: ClusterFacts) -> Iterator[CheckResult]:
         if (policy := cluster.acting.get(group.metadata.namespace)) is not None
         if policy.queue and group.spec.queue != policy.queue
     )
+    keeps = "a PodGroup keeps its queue, also for new pods"
     for is_enforced, groups in sorted(misplaced.items(), reverse=True):
         title = f"{counted(len(groups), 'PodGroup')} in another queue than the namespace's"
-        make, mode, act = (
-            warning,
-            "",
-            "these PodGroups, or their owners, before kaishare.dev/mode=enforce is set",
-        )
         if is_enforced:
-            make, mode, act = problem, ", under mode enforce", "the objects that own them, with their pods"
-        keeps = "a PodGroup keeps its queue, also for new pods"
-        yield make(f"{title}{mode}: {listed(groups)}", f"delete {act}: {keeps}")
+            advice = "delete the objects that own them, with their pods"
+            yield problem(f"{title}, under mode enforce: {listed(groups)}", f"{advice}: {keeps}")
+        else:
+            advice = "delete these PodGroups, or their owners, before kaishare.dev/mode=enforce is set"
+            yield warning(f"{title}: {listed(groups)}", f"{advice}: {keeps}")
     if not misplaced and cluster.pod_groups.is_known:
         yield ok("all PodGroups of managed namespaces are in their namespace's queue")
 

@@ -96,11 +96,6 @@ def webhook_exists(cluster: ClusterFacts) -> Iterator[CheckResult]:
         yield unknown(f"no configuration {name} exists, and {why}")
 
 
-def webhook_may_exist(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    if cluster.our_mutating is not None:
-        yield ok(f"{one_line(cluster.our_mutating.name)} exists: run doctor without --pre")
-
-
 def mutating_as_shipped(cluster: ClusterFacts) -> Iterator[CheckResult]:
     if cluster.mutating.value is not None and not cluster.is_absent:
         shipped = mutating_configuration()

@@ -6,7 +6,6 @@ from this machine, and reports addresses that it cannot reach.
 
 import asyncio
 import contextlib
-import ipaddress
 import os
 import ssl
 from collections.abc import AsyncIterator, Iterator
@@ -55,15 +54,14 @@ def webhook_pods_are_ready(cluster: ClusterFacts) -> Iterator[CheckResult]:
 
 async def webhook_is_trusted(cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:
     now = datetime.now(UTC)
-    is_local = _is_loopback(urlsplit(reader.client.server).hostname or "")
     by_place = grouped(
         ((_place(hook.client_config), hook.client_config.ca_bundle), hook)
         for configuration in filter(None, (cluster.our_mutating, cluster.our_validating))
         for hook in configuration.hooks
     )
     for (place, bundle), hooks in by_place.items():
-        client, names = hooks[0].client_config, listed([hook.name for hook in hooks])
-        about_bundle = bundle_result(bundle, names, now, is_service=client.service is not None)
+        client = hooks[0].client_config
+        about_bundle = bundle_result(bundle, listed([hook.name for hook in hooks]), now)
         yield replace(about_bundle, check="caBundle")
         addresses = await _addresses_of(reader, client, place)
         if isinstance(addresses, CheckResult):
@@ -72,9 +70,7 @@ async def webhook_is_trusted(cluster: ClusterFacts, reader: FactReader) -> Async
         dialled = addresses[:_MOST_DIALLED]
         for address, served in zip(dialled, await asyncio.gather(*map(_dial, dialled)), strict=True):
             if isinstance(served, str):
-                is_here = client.service is None and is_local and _is_loopback(address.host)
-                refused = problem(f"{address}: {served}", "check that the webhook is running")
-                yield refused if is_here else _not_checked(address, served)
+                yield _not_checked(address, served)
             elif client.service is None or cluster.options.is_inside or address.name in names_of(served):
                 usable = None if about_bundle.state is State.PROBLEM else bundle
                 yield await _certificate_result(address, served, usable, now)
@@ -140,24 +136,16 @@ def _place(client: ClientConfig) -> str:
     return client.url or ""
 
 
-def bundle_result(bundle: bytes, names: str, now: datetime, *, is_service: bool) -> CheckResult:
+def bundle_result(bundle: bytes, names: str, now: datetime) -> CheckResult:
     """Check the caBundle of webhooks: whether it has a CA that is valid now."""
-    if not bundle.strip():
-        make = problem if is_service else warning  # no public CA issues for a name that ends in .svc
-        return make(
-            f"empty for {names}: the API server then trusts only its system's CAs",
-            "check that the webhook runs and may patch the webhook configurations; it writes the caBundle",
-        )
-    try:
+    authorities = []
+    with contextlib.suppress(ValueError, x509.InvalidVersion):
         authorities = x509.load_pem_x509_certificates(bundle)
-    except (ValueError, x509.InvalidVersion):
-        return problem(f"for {names}: no readable PEM certificate", "restart the webhook, which writes it")
     valid = [ca for ca in authorities if ca.not_valid_before_utc <= now < ca.not_valid_after_utc]
     if not valid:
-        last_end = max(ca.not_valid_after_utc for ca in authorities)
         return problem(
-            f"for {names}: contains no CA that is valid now; the last one ended {_time(last_end)}",
-            "check that the webhook runs; it creates a new CA",
+            f"for {names}: contains no CA that is valid now",
+            "check that the webhook runs and may patch the webhook configurations; it writes the caBundle",
         )
     newest = max(valid, key=lambda ca: ca.not_valid_after_utc)
     end = newest.not_valid_after_utc
@@ -172,13 +160,6 @@ def _not_checked(address: ProbeAddress, error: str) -> CheckResult:
         f"not checked from here: {address}: {error}",
         "run doctor where the address can be reached, such as in a pod",
     )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 async def _dial(address: ProbeAddress) -> x509.Certificate | str:
@@ -204,7 +185,9 @@ async def _certificate_result(
         return problem(f"{title}: not valid now", f"{_OVERDUE}, check its clock")
     if bundle is None:
         return unknown(f"{title}; not verified, because the caBundle is unusable")
-    context = ssl.create_default_context(cadata=_as_der(bundle) or None)
+    # As DER, because OpenSSL rejects comments outside ASCII.
+    authorities = x509.load_pem_x509_certificates(bundle)
+    context = ssl.create_default_context(cadata=b"".join(ca.public_bytes(Encoding.DER) for ca in authorities))
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # Go is less strict
     result = await _handshake(address, context)
     if isinstance(result, ssl.SSLCertVerificationError):
@@ -217,14 +200,7 @@ async def _certificate_result(
         return unknown(f"{title}: {_error_text(result)}")
     if _is_late(served, now):
         return warning(f"{title}: near its end", _OVERDUE)
-    anchor = "the caBundle" if bundle.strip() else "the CAs of this system"
-    return ok(f"{title}, trusted by {anchor}")
-
-
-def _as_der(bundle: bytes) -> bytes:
-    """Convert PEM to DER, because OpenSSL rejects comments outside ASCII; empty for the system's CAs."""
-    certificates = x509.load_pem_x509_certificates(bundle) if bundle.strip() else []
-    return b"".join(certificate.public_bytes(Encoding.DER) for certificate in certificates)
+    return ok(f"{title}, trusted by the caBundle")
 
 
 async def _handshake(address: ProbeAddress, context: ssl.SSLContext) -> bytes | BaseException:

@@ -14,7 +14,7 @@ from console.cluster.agents import AgentReading
 from console.cluster.facts import FactReader, items
 from console.doctor.admission import PODGROUPS
 from console.doctor.check_results import CheckResult, grouped, ok, problem, unknown, warning
-from console.doctor.cluster_state import ClusterFacts, ClusterNode
+from console.doctor.cluster_state import ClusterFacts
 from kai.installation import SharingMode
 from kai.share import run_ai_limit
 from kube.kinds import DAEMON_SETS, Controller, Kind, PartialObject
@@ -79,7 +79,10 @@ def mode_findings(cluster: ClusterFacts, readings: Sequence[AgentReading]) -> It
                 f"install kaishare with agent.gpuSharingMode={mode}",
             )
     if mode is SharingMode.NV_FRACTIONS:
-        drivers = {node.name: _branch(node) for node in items(cluster.nodes)}
+        drivers = {
+            node.name: next((node.labels[key] for key in _DRIVER_LABELS if key in node.labels), "")
+            for node in items(cluster.nodes)
+        }
         drivers |= {node: each.driver_version for node, each in answers.items() if each.driver_version}
         if too_old := [node for node, driver in drivers.items() if _is_too_old(driver)]:
             yield problem(
@@ -87,10 +90,6 @@ def mode_findings(cluster: ClusterFacts, readings: Sequence[AgentReading]) -> It
                 f" {_FIRST_DRIVER}: no limit can be in force",
                 f"install a driver of {_FIRST_DRIVER} or newer",
             )
-
-
-def _branch(node: ClusterNode) -> str:
-    return next((node.labels[key] for key in _DRIVER_LABELS if key in node.labels), "")
 
 
 def _is_too_old(driver: str | None) -> bool:
@@ -112,11 +111,7 @@ async def limits_can_hold(cluster: ClusterFacts, reader: FactReader) -> AsyncIte
             f" is scheduled{_NOT_RUN}",
             "install KAI's chart with global.nvFractions.set=true, or NVIDIA's operator gpu-fractioning",
         )
-    unready = [
-        node.name
-        for node in items(cluster.nodes)
-        if node.has_gpus and node.conditions.isdisjoint(_CONDITIONS)
-    ]
+    unready = [node.name for node in items(cluster.nodes) if node.conditions.isdisjoint(_CONDITIONS)]
     if unready:
         yield problem(
             f"{counted(len(unready), 'node')} with GPUs without the condition {' or '.join(_CONDITIONS)}:"

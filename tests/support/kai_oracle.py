@@ -26,7 +26,8 @@ def runtime_class(pod: PodView, version: Version, configured: str = "nvidia") ->
     own = pod.spec.runtimeClassName or None
     if own or not configured or pod.scheduler_name != keys.SCHEDULER_NAME:
         return own
-    whole = version.sets_runtime_class_for_whole_gpus and any(
+    has_whole = version.sets_runtime_class and (version.major, version.minor) < (0, 16)  # v0.9.7 to v0.15
+    whole = has_whole and any(
         keys.GPU_RESOURCE in resources for c in pod.containers for resources in (c.requests, c.limits)
     )
     return configured if whole or (version.sets_runtime_class and asks_for_share(pod)) else None

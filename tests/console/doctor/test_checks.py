@@ -19,11 +19,11 @@ from console.cluster.facts import Fact
 from console.cluster.rules import DIFFERENCES
 from console.cluster.webhook import UNKNOWN_SETTINGS, RunningSettings
 from console.doctor import cluster_state, command, kai_checks, policy_checks, queues, registration, serving
-from console.doctor.check_results import CheckResult, State, named
+from console.doctor.check_results import CheckResult, named
 from console.doctor.cluster_state import ClusterFacts, ClusterNode, Namespace, NotablePod
-from console.doctor.command import with_link
 from console.doctor.gpu_supply import gpus_are_plain, ranks_are_apart
 from console.doctor.node_checks import nodes_are_labelled
+from console.doctor.sharing_checks import resource_management, run_ai_keys
 from console.render.policy_manifests import RELEASES
 from kai.installation import Installation, SharingMode
 from kai.releases import Version
@@ -31,7 +31,6 @@ from kube.device_kinds import DeviceClass
 from kube.kinds import (
     DEVICE_CLASSES,
     LIMIT_RANGES,
-    NODES,
     POD_GROUPS,
     PODS,
     LimitRange,
@@ -44,6 +43,7 @@ from tests.support.cluster_facts import (
     UNREAD,
     UNSERVED,
     WELL,
+    admission,
     alone,
     but,
     by_policies,
@@ -59,7 +59,9 @@ from tests.support.cluster_facts import (
     validating,
     whole,
 )
+from tests.support.guard import rendered
 from tests.support.helm_chart import CHART
+from tests.support.kinds import made
 from tests.support.pods import folder_from
 from tests.support.registration import mutating_configuration
 from tests.support.why_evidence import NOW, make_pod
@@ -118,7 +120,7 @@ def test_a_healthy_cluster_has_no_problem() -> None:
     pure = [
         each
         for each in command.CHECKS
-        if isinstance(each, command.Check) and WELL.options.scope in each.scope
+        if not inspect.isasyncgenfunction(each.run) and WELL.options.scope in each.scope
     ]
     lines = [line.removesuffix(" -> ") for check in pure for line in lines_of(check.run, WELL)]
     assert [line for line in lines if not line.startswith("unknown")] == HEALTHY
@@ -141,6 +143,7 @@ EXPRESSIONS = [
     {"key": each.key, "operator": each.operator, **({"values": sorted(each.values)} if each.values else {})}
     for each in sorted(SELECTOR, key=str)
 ]
+OTHER_KINDS = [*validating().hooks[:2], msgspec.structs.replace(validating().hooks[2], rules=[])]
 WITHOUT_NAMES = [each for each in EXPRESSIONS if each["key"] != "kubernetes.io/metadata.name"]
 MINE = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["mine"]}
 
@@ -161,17 +164,9 @@ def ours(hook: Any) -> ClusterFacts:
     return but(mutating=whole(hook, of_kai()))
 
 
-def enforcing(**changes: Any) -> ClusterFacts:
-    return but(validating=whole(validating(**changes)))
-
-
 def limit_range(namespace: str = "vision", **limits: Any) -> LimitRange:
-    metadata = {"name": "limits", "namespace": namespace}
-    document = {
-        "metadata": metadata,
-        "spec": {"limits": [{"type": "Container"}, {"type": "Container", **limits}]},
-    }
-    return LIMIT_RANGES.decode(json.dumps(document))
+    spec = {"limits": [{"type": "Container"}, {"type": "Container", **limits}]}
+    return LIMIT_RANGES.decode(json.dumps(made("LimitRange", "limits", namespace, spec=spec)))
 
 
 def sharing(labels: dict[str, str] | None = None, **changes: Any) -> ClusterFacts:
@@ -189,19 +184,14 @@ def rank(name: str, *gpu_groups: str, job: str = "pg") -> NotablePod:
 
 
 def device_class(name: str, resource: str) -> DeviceClass:
-    return DEVICE_CLASSES.decode(
-        json.dumps({"metadata": {"name": name}, "spec": {"extendedResourceName": resource}})
-    )
+    spec = {"extendedResourceName": resource}
+    return DEVICE_CLASSES.decode(json.dumps({"metadata": {"name": name}, "spec": spec}))
 
 
-def group(place: str, queue: str = "team-a", owner: str = "", **resources: Any) -> PodGroup:
+def group(place: str, queue: str = "team-a", owner: str = "") -> PodGroup:
     owners = [{"apiVersion": "v1", "kind": "ConfigMap", "name": owner, "uid": "u"}] if owner else []
-    document = {
-        "metadata": {"name": "pg-door", "namespace": place, "ownerReferences": owners},
-        "spec": {"queue": queue},
-        "status": {"resourcesStatus": resources},
-    }
-    return POD_GROUPS.decode(json.dumps(document))
+    metadata = {"name": "pg-door", "namespace": place, "ownerReferences": owners}
+    return POD_GROUPS.decode(json.dumps({"metadata": metadata, "spec": {"queue": queue}}))
 
 
 def grouped(*groups: PodGroup) -> ClusterFacts:
@@ -212,35 +202,27 @@ def grouped(*groups: PodGroup) -> ClusterFacts:
 def unbound(
     annotations: dict[str, str], scheduler: str = "kai-scheduler", labels: Any = None, **changes: Any
 ) -> ClusterFacts:
-    metadata = {"name": "web", "namespace": "vision", "annotations": annotations, "labels": labels or {}}
-    pod = PODS.decode(json.dumps({"metadata": metadata, "spec": {"schedulerName": scheduler}}))
-    return but(waiting=whole(pod), **changes)
+    of_pod = {"annotations": annotations, "labels": labels or {}, "spec": {"schedulerName": scheduler}}
+    return but(waiting=whole(PODS.decode(json.dumps(made("Pod", "web", "vision", **of_pod)))), **changes)
 
 
 def synced(labels: dict[str, dict[str, str]], *with_pods: str) -> ClusterFacts:
     """Return namespaces with their labels, and those with pods of a vCluster's syncer."""
-    pods = [PODS.decode(json.dumps({"metadata": {"name": "p", "namespace": name}})) for name in with_pods]
-    return but(
-        namespaces=whole(*(namespace(name, **values) for name, values in labels.items())), synced=whole(*pods)
-    )
+    pods = [PODS.decode(json.dumps(made("Pod", "p", name))) for name in with_pods]
+    places = whole(*(namespace(name, **values) for name, values in labels.items()))
+    return but(namespaces=places, synced=whole(*pods))
 
 
 def webhook_pod(name: str, *, ready: bool, deleted: bool = False) -> Pod:
     waiting = {"name": "main", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no image"}}}
-    metadata = {
-        "name": name, "namespace": "kaishare", "deletionTimestamp": "2026-01-01T00:00:00Z" if deleted else "",
-    }  # fmt: skip
     conditions = [{"type": "Ready", "status": str(ready)}]
     status = {"conditions": conditions, "containerStatuses": [] if ready else [waiting]}
-    return PODS.decode(json.dumps({"metadata": metadata, "status": status}))
+    deletion = {"deletionTimestamp": "2026-01-01T00:00:00Z"} if deleted else {}
+    return PODS.decode(json.dumps(made("Pod", name, "kaishare", metadata=deletion, status=status)))
 
 
 def releases(tag: str, option: str | None) -> ClusterFacts:
     return but(installation=installed(tag=tag), running=running(option))
-
-
-def rendered_for(tag: str, option: str | None) -> ClusterFacts:
-    return alone(by_policies(), installation=installed(tag=tag), running=running(option))
 
 
 def observed(default_mode: Mode, **labels: str) -> ClusterFacts:
@@ -257,10 +239,6 @@ def written(labels: dict[str, str] | None = None, annotations: dict[str, str] | 
     metadata = {"name": "a", "labels": own, "annotations": annotations or {}}
     read = cluster_state.read_namespace(Mode.DEFAULT, json.dumps({"metadata": metadata}).encode())
     return read or Namespace("a", own, NO_METADATA, None)
-
-
-def nodes(*nodes: ClusterNode) -> ClusterFacts:
-    return but(nodes=whole(*nodes))
 
 
 def labelled(memory: str | None = None) -> ClusterNode:
@@ -286,7 +264,6 @@ SETTING = whole(namespace("a", framework_memory="set"))
 OTHERS = "KAI's GPU sharing: on, without memory limits (NonMemoryEnforced), but the webhook gives no shares"
 FITS_NOT = "it gives shares to containers that are not the first of their pod, which v0.9.8 does not support: the first container gets the GPU; gives shares to pods with a dot in the name, which v0.9.8 refuses; warns of a share beside the GPUs of a sidecar or init container, which v0.9.8 admits; warns of fractions such as 0x1p-1, which v0.9.8 admits"
 KEEPS = "it keeps shares from pods whose GPU container is not the first, which v0.17.0 supports; keeps shares from pods with a dot in the name, which v0.17.0 accepts"
-ROOT_QUEUE = "problem: queues: the queue team-a has no parent queue:"
 
 
 def by_name(operator: str, *names: str) -> dict[str, Any]:
@@ -299,7 +276,7 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     (namespaces, but(namespaces=whole(), namespace="a"), "warning: managed namespaces: a lacks the label kai.scheduler/queue: kaishare leaves its pods alone -> kubectl label namespace a"),
     (namespaces, but(namespaces=whole(namespace("a", mode="off"))), "warning: managed namespaces: a: switched off"),
     (namespaces, but(namespaces=whole(namespace("gpu-operator"))), "warning: managed namespaces: gpu-operator: labelled, but excluded by the webhook configuration"),
-    (namespaces, but(mutating=whole(mutating(namespaceSelector=SELECTS_NOTHING))), f"problem: managed namespaces: vision: {HIDDEN} never Exists; they lack the label never -> set the label never on the namespaces, or remove"),
+    (namespaces, but(mutating=whole(mutating(namespaceSelector=SELECTS_NOTHING))), f"problem: managed namespaces: vision: {HIDDEN} never Exists -> set the label never on the namespaces, or remove"),
     (namespaces, but(namespaces=whole(namespace("a", mode="enforce")), validating=whole()), "problem: enforce: a: kaishare.dev/mode=enforce, but no validating"),
     (namespaces, but(namespaces=whole(namespace("a", mode="enforce")), validating=whole(validating(namespaceSelector=SELECTS_NOTHING))), "problem: enforce: a"),
     (namespaces, but(namespaces=whole(namespace("a", mode="enforce")), validating=UNREAD), ""),
@@ -316,11 +293,10 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     (namespaces, but(namespaces=whole(written({"team": "a"}, {"team/mode": "off", "kaishare.dev/queues": "a"}), namespace("vision"))), "ok: policies: all labels are valid"),
     (namespaces, but(namespaces=whole(SIZED)), "warning: policies: sized (a and b: the same selector): a pod that both sizes select gets no share"),
     (namespaces, but(namespaces=UNREAD), ""),
-    (namespaces, but(mutating=whole(selecting("namespaceSelector", CONTROL_PLANE)), namespaces=whole(hidden_by("control-plane"), namespace("b"))), f"problem: managed namespaces: a: {HIDDEN} control-plane DoesNotExist; they have the label control-plane=yes -> remove the label control-plane {FROM_NAMESPACES}"),
-    (namespaces, but(mutating=whole(selecting("namespaceSelector", {"key": "team/x", "operator": "NotIn", "values": ["b", "a"]})), namespaces=whole(namespace("a", **{"team/x": "b"}))), f"problem: managed namespaces: a: {HIDDEN} team/x NotIn [a, b]; they have the label team/x=b -> remove the label team/x {FROM_NAMESPACES}"),
+    (namespaces, but(mutating=whole(selecting("namespaceSelector", CONTROL_PLANE)), namespaces=whole(hidden_by("control-plane"), namespace("b"))), f"problem: managed namespaces: a: {HIDDEN} control-plane DoesNotExist -> remove the label control-plane {FROM_NAMESPACES}"),
+    (namespaces, but(mutating=whole(selecting("namespaceSelector", {"key": "team/x", "operator": "NotIn", "values": ["b", "a"]})), namespaces=whole(namespace("a", **{"team/x": "b"}))), f"problem: managed namespaces: a: {HIDDEN} team/x NotIn [a, b] -> remove the label team/x {FROM_NAMESPACES}"),
     (namespaces, but(mutating=whole(selecting("objectSelector", {"key": "team/x", "operator": "Exists"}))), "problem: managed namespaces: pods are hidden from pods.mutate.kaishare.dev: its objectSelector requires team/x Exists -> remove the requirement from the configuration, or label the pods; if a platform"),
-    (namespaces, but(validating=whole(validating(namespaceSelector={"matchExpressions": [CONTROL_PLANE]})), namespaces=whole(hidden_by("control-plane", mode="enforce"))), f"problem: enforce: a: hidden from {VALIDATE}, whose namespaceSelector requires control-plane DoesNotExist; they have the label control-plane=yes -> remove the label control-plane {FROM_NAMESPACES}"),
-    (namespaces, observed(Mode.DEFAULT), ""),
+    (namespaces, but(validating=whole(validating(namespaceSelector={"matchExpressions": [CONTROL_PLANE]})), namespaces=whole(hidden_by("control-plane", mode="enforce"))), f"problem: enforce: a: hidden from {VALIDATE}, whose namespaceSelector requires control-plane DoesNotExist -> remove the label control-plane {FROM_NAMESPACES}"),
     (namespaces, observed(Mode.OBSERVE), "ok: managed namespaces: a: mode observe, by --default-mode of the webhook"),
     (namespaces, observed(Mode.OFF), ["warning: managed namespaces: a: mode off, by --default-mode of the webhook"]),
     (namespaces, observed(Mode.OBSERVE, mode="off"), ["warning: managed namespaces: a: switched off by kaishare.dev/mode=off"]),
@@ -328,6 +304,7 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     (registered, alone(by_policies(), namespaces=TEAMS), "ok: admission policies: as expected; the API server decides"),
     (namespaces, alone(by_policies(), namespaces=TEAMS), "ok: enforce: 1 namespace: e"),
     (registered, alone(by_policies(mutate=by_name("NotIn", "mine"), validate_pods=by_name("NotIn", "mine")), namespaces=TEAMS), ""),
+    (registered, alone(replace(by_policies(), mutating_bindings=whole())), ["problem: admission policies: not as this release makes them: MutatingAdmissionPolicyBinding kaishare (missing)"]),
     (registered, alone(by_policies(variables={"isRank": "true"})), ["problem: admission policies: not as this release makes them: MutatingAdmissionPolicy kaishare -> upgrade the chart with webhook.kind=policy"]),
     *(
         (check, alone(by_policies(**{policy: added}), namespaces=TEAMS), [expected])  # type: ignore[arg-type]
@@ -343,40 +320,31 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     (namespaces, alone(by_policies(validate_pods=by_name("NotIn", "e")), namespaces=TEAMS), ["problem: enforce: e: hidden from ValidatingAdmissionPolicy kaishare-pods, "]),
     (registered, but(admission=by_policies()), ["warning: admission policies: the webhook and admission policies both stand"]),
     # before the installation
-    (policy_checks.namespaces_would_be_managed, but(namespaces=whole()), "ok: managed namespaces: no namespace has the label kai.scheduler/queue"),
-    (policy_checks.namespaces_would_be_managed, but(namespaces=whole(namespace("a", **{QUEUE: "-"}, mode="observe"))), "ok: managed namespaces: no namespace"),
-    (policy_checks.namespaces_would_be_managed, but(namespaces=whole(namespace("kube-system"), namespace("kaishare"))), "ok: managed namespaces: no namespace has"),
-    (policy_checks.namespaces_would_be_managed, but(namespaces=whole(namespace("b"), namespace("a"))), ["warning: managed namespaces: 2 namespaces with kai.scheduler/queue and no label of kaishare: a, b; the webhook would"]),
-    (policy_checks.namespaces_would_be_managed, but(namespaces=whole(namespace("b", mode="observe"), namespace("a"))), "ok: managed namespaces: 1 namespace with labels of kaishare: b"),
-    (policy_checks.namespaces_would_be_managed, but(namespaces=whole(namespace("b", mode="observe"), namespace("a"))), ["warning: managed namespaces: 1 namespace with kai.scheduler/queue and no label of kaishare: a"]),
-    (policy_checks.namespaces_would_be_managed, but(namespaces=whole(namespace("b", **{"size.kaishare.dev/a": "0.5"}))), "ok: managed namespaces: 1 namespace with labels of kaishare: b"),
-    (policy_checks.namespaces_would_be_managed, but(namespaces=whole(namespace("a")), running=running(default_mode=Mode.OBSERVE)), "ok: managed namespaces: 1 namespace with kai.scheduler/queue and no label of kaishare: a; their mode would be observe"),
+    *(
+        (policy_checks.namespaces_would_be_managed, but(namespaces=whole(*places), running=running(default_mode=mode)), expected)
+        for places, mode, expected in (
+            ((namespace("a", **{QUEUE: "-"}, mode="observe"), namespace("kube-system"), namespace("b", mode="observe")), Mode.DEFAULT, "ok: managed namespaces: no namespace has the label kai.scheduler/queue without a label of kaishare"),
+            ((namespace("b", **{"size.kaishare.dev/a": "0.5"}),), Mode.DEFAULT, "ok: managed namespaces: no namespace has"),
+            ((namespace("b"), namespace("a")), Mode.DEFAULT, ["warning: managed namespaces: 2 namespaces with kai.scheduler/queue and no label of kaishare: a, b; the webhook would"]),
+            ((namespace("a"),), Mode.OBSERVE, "ok: managed namespaces: 1 namespace with kai.scheduler/queue and no label of kaishare: a; their mode would be observe"),
+        )
+    ),
     (policy_checks.namespaces_would_be_managed, but(namespaces=UNREAD), ""),
-    (registration.webhook_may_exist, WELL, "ok: mutating webhook: kai-00-kaishare exists: run doctor without --pre"),
+    *(
+        (registration.kubernetes_is_supported, but(release=release), expected)
+        for release, expected in (((1, 30), "ok: API server: Kubernetes 1.30"), ((2, 0), "ok: "), ((1, 9), "problem: API server: Kubernetes 1.9: kaishare needs 1.30 or later"), (None, "unknown: API server: its release"))
+    ),
     # queues
     (of_queues, but(queues=whole(DEPARTMENT)), "problem: queues: the queue team-a does not exist (for vision) -> create the queue, or name an existing one"),
     (of_queues, but(queues=part(DEPARTMENT)), "unknown: queues: not all queues could be read: 1 queue not checked (team-a)"),
     (of_queues, but(queues=part(queue("team-a"), queue("below", "team-a"))), "problem: queues: the queue team-a has child queues (below), and"),
     (of_queues, but(queues=part(DEPARTMENT, queue("team-a"))), ""),
-    (of_queues, but(queues=part(queue("team-a", ""))), ROOT_QUEUE),
-    (of_queues, but(queues=whole(DEPARTMENT, queue("team-a"), queue("below", "team-a"))), "problem: queues: the queue team-a has child queues (below), and KAI schedules pods in leaf queues only (for vision) -> name one of the child queues"),
-    (of_queues, but(queues=whole(queue("team-a", "gone"))), "problem: queues: the queue team-a has the parent gone, which does not exist (for vision) -> create the parent queue"),
     (of_queues, but(queues=whole(DEPARTMENT), namespaces=whole(namespace("a", mode="off"))), ""),
-    (of_queues, but(queues=whole(), namespaces=whole(namespace("kube-system"))), ""),
     (of_queues, but(queues=whole(), namespaces=whole(namespace("a", **{QUEUE: "Not A Queue"}))), ""),
     (of_queues, but(queues=UNREAD), ""),
-    *(
-        (of_queues, but(queues=whole(queue("team-a", "")), installation=installed(tag=tag)), expected and f"{ROOT_QUEUE} {expected}")
-        for tag, expected in (
-            ("latest", "KAI before v0.13.0 schedules none of its pods, and KAI before v0.16.5 crashes"),
-            ("v0.12.23", "KAI before v0.13.0 schedules none of its pods, and KAI before v0.16.5 crashes"),
-            ("v0.13.0", "before v0.16.5 KAI's scheduler crashes when it reclaims GPUs for or from this queue"),
-            ("v0.16.4", "before v0.16.5 KAI's scheduler crashes when it reclaims GPUs for or from this queue"),
-            ("v0.16.5", ""),
-        )
-    ),
+    (of_queues, but(queues=whole(queue("team-a", "")), installation=installed(tag="v0.16.4")), "problem: queues: the queue team-a has no parent queue: before v0.16.5 KAI's scheduler crashes"),
+    (of_queues, but(queues=whole(queue("team-a", "")), installation=installed(tag="v0.16.5")), ""),
     (of_queues, but(queues=UNSERVED), "unknown: queues: not checked: the API server serves no queues -> install KAI; inside a vCluster"),
-    (of_queues, but(queues=UNSERVED, other_queue_versions=frozenset({"v1"})), "unknown: queues: not checked: the API server serves queues of v1, not of v2"),
     (of_queues, but(namespaces=whole(namespace("vision", priority="nowhere"))), 'warning: priorities: PriorityClass "nowhere" (for vision) does not exist'),
     (of_queues, but(namespaces=whole(namespace("vision", priority="train"))), ""),
     (of_queues, but(namespaces=whole(namespace("vision", priority="nowhere")), priorities=UNREAD), ""),
@@ -420,8 +388,10 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
             (ours(mutating(clientConfig={"url": "https://a/"}, failurePolicy="Fail")), f"{DIFFERS}: failurePolicy, path"),
             (ours(mutating(failurePolicy="Fail", timeoutSeconds=10)), f"warning: mutating webhook: {MUTATE} differs from this release: failurePolicy, timeoutSeconds"),
             (ours(mutating(name="x.y.z")), f"problem: mutating webhook: {MUTATE} is missing from kai-00-kaishare"),
-            (enforcing(failurePolicy="Ignore"), f"warning: validating webhooks: {VALIDATE} differs from this release: failurePolicy"),
-            (enforcing(matchConditions=[]), f"problem: validating webhooks: {VALIDATE} differs from this release: matchConditions"),
+            (but(validating=whole(validating(failurePolicy="Ignore"))), f"warning: validating webhooks: {VALIDATE} differs from this release: failurePolicy"),
+            (but(validating=whole(validating(matchConditions=[]))), f"problem: validating webhooks: {VALIDATE} differs from this release: matchConditions"),
+            # the administrator's kinds of workloads, or none
+            *((but(validating=whole(msgspec.structs.replace(validating(), webhooks=hooks))), "") for hooks in (OTHER_KINDS, OTHER_KINDS[:2])),
             # another order, requirements of a platform, and other excluded namespaces
             *(
                 (ours(mutating(namespaceSelector={"matchExpressions": expressions})), "")
@@ -442,11 +412,8 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     (registration.order_is_right, but(mutating=whole(mutating("zz"), of_kai("m"), other("kai-pod-mutation", reinvocationPolicy="Never")), name="zz"), "problem: order: m is called before zz"),
     (registration.order_is_right, but(mutating=whole(mutating(), other("sidecar-injector"))), ""),
     (registration.order_is_right, but(mutating=whole(mutating(), other("sidecar-injector")), installation=installed(tag="v0.9.8")), "warning: order: sidecar-injector changes pods after kaishare"),
-    (registration.order_is_right, but(mutating=whole(mutating(), other("istio-sidecar-injector")), installation=installed(tag="v0.9.8")), ""),
     (registration.order_is_right, but(mutating=whole(mutating(), other("sidecar-injector")), installation=None), "warning: order: sidecar-injector changes pods after kaishare"),
-    (registration.order_is_right, but(mutating=whole(mutating(), other("services", rules=[])), installation=None), ""),
     (registration.order_is_right, but(mutating=whole(mutating(), matching(BATCH)), namespaces=whole(namespace("a", scheduler="batch-scheduler"))), "problem: order: a-batch is called before kai-00-kaishare"),
-    (registration.order_is_right, but(mutating=whole(matching(BATCH), mutating(), of_kai())), ""),  # another scheduler's webhook
     # the webhook's pods and settings
     (serving.webhook_pods_are_ready, but(webhook_pods=whole(webhook_pod("a", ready=True), webhook_pod("b", ready=False))), ["warning: webhook pods: b is not ready: ImagePullBackOff: no image; 1 pod ready -> kubectl -n kaishare describe pod b"]),
     (serving.webhook_pods_are_ready, but(webhook_pods=whole(webhook_pod("b", ready=False), webhook_pod("c", ready=True, deleted=True))), ["problem: webhook pods: b is not ready"]),
@@ -465,8 +432,8 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     (kai_checks.release_fits, but(mutating=whole(), validating=whole(), running=UNKNOWN_SETTINGS), "ok: KAI's version: v0.13.4; install kaishare with kaiVersion=v0.13.4 (--kai-version)"),
     (kai_checks.release_fits, but(installation=Installation.seen_in(())), "unknown: KAI's version: no KAI pods found in namespace kai-scheduler -> install KAI"),
     (kai_checks.release_fits, but(installation=Installation({**installed().programs, **installed(program="binder", tag="v0.17.0").programs})), "problem: KAI's version: v0.13.4 and v0.17.0 are installed together"),
-    (kai_checks.release_fits, rendered_for("v0.17.0", "0.17.0"), "ok: KAI's version: v0.17.0, as kaishare's --kai-version"),
-    (kai_checks.release_fits, rendered_for("v0.9.8", "0.17.0"), "problem: KAI's version: KAI is v0.9.8, and kaishare runs with --kai-version v0.17.0; it gives shares to containers that are not the first of their pod, which v0.9.8 does not support: the first container gets the GPU; gives shares to pods with a dot in the name, which v0.9.8 refuses -> install"),
+    (kai_checks.release_fits, alone(by_policies(), installation=installed(tag="v0.17.0"), running=running("0.17.0")), "ok: KAI's version: v0.17.0, as kaishare's --kai-version"),
+    (kai_checks.release_fits, alone(by_policies(), installation=installed(tag="v0.9.8"), running=running("0.17.0")), "problem: KAI's version: KAI is v0.9.8, and kaishare runs with --kai-version v0.17.0; it gives shares to containers that are not the first of their pod, which v0.9.8 does not support: the first container gets the GPU; gives shares to pods with a dot in the name, which v0.9.8 refuses -> install"),
     (kai_checks.release_fits, alone(by_policies()), "unknown: KAI's version: v0.13.4; kaishare's --kai-version is not known"),
     (of_kai_itself, but(installation=installed()), "warning: KAI's GPU sharing: GPU sharing is off in KAI, which refuses every pod with a share -> install KAI with global.gpuSharing=true"),
     (of_kai_itself, but(installation=installed(), namespaces=whole(namespace("a", gpu_fraction="0.5"))), "problem: KAI's GPU sharing: GPU sharing is off in KAI, which refuses every pod with a share; policies give shares to pods of a -> install KAI with global.gpuSharing=true, or kaishare with webhook.injectShares=false"),
@@ -478,7 +445,7 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
         for config, installation, expected in (
             (Fact(frozenset({SharingMode.HAMI_CORE})), WELL.installation, "ok: KAI's GPU sharing: on, with limits enforced by HAMi-core"),
             (Fact(frozenset({SharingMode.HAMI_CORE})), None, "ok: KAI's GPU sharing: on, with limits enforced by HAMi-core"),
-            (Fact(frozenset({SharingMode.HAMI_CORE, SharingMode.NON_MEMORY_ENFORCED})), WELL.installation, "unknown: KAI's GPU sharing: KAI's kai-config contradicts itself: HamiCore and NonMemoryEnforced"),
+            (Fact(frozenset({SharingMode.HAMI_CORE, SharingMode.NON_MEMORY_ENFORCED})), WELL.installation, "unknown: KAI's GPU sharing: KAI's kai-config, or the pods of its admission, name several modes: HamiCore and NonMemoryEnforced"),
             (Fact(frozenset()), WELL.installation, "ok: KAI's GPU sharing: on, without memory limits"),
             (UNREAD, WELL.installation, "ok: KAI's GPU sharing: on, without memory limits"),
         )
@@ -492,15 +459,12 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     (of_kai_itself, but(mutating=whole(mutating(), of_kai(condition=KAI_CONDITION.replace("kai-", "my-")))), 'problem: KAI\'s webhook: matches only pods of my-scheduler, but the policies of vision set the scheduler "kai-scheduler"'),
     (of_kai_itself, but(namespaces=whole(namespace("a", scheduler="mine"))), "problem: KAI's webhook: matches only pods of kai-scheduler, but the policies of a"),
     (of_kai_itself, but(mutating=whole(mutating(), of_kai(condition="")), namespaces=whole(namespace("a", scheduler="mine"))), ""),
-    (of_kai_itself, but(mutating=whole(mutating(), of_kai(objectSelector={"matchLabels": {"team/kai": "yes"}}))), "warning: KAI's webhook: mutating-kai-admission selects only pods with the label team/kai (podLabelSelector)"),
     (of_kai_itself, but(mutating=whole(mutating())), "unknown: KAI's webhook: not registered here; inside a vCluster it is registered on the host"),
     (of_kai_itself, but(installation=None, mutating=UNREAD), ""),
     (of_kai_itself, but(mutating=whole(matching(BATCH), mutating(), of_kai())), ""),
     (of_kai_itself, but(installation=installed("--queue-label-key", "a/b", program="podgrouper")), "problem: KAI's queue label: KAI reads a pod's queue from the label a/b and ignores"),
-    (of_kai_itself, but(mutating=whole(of_kai(namespaceSelector={"matchExpressions": [{"key": QUEUE, "operator": "Exists"}]})), validating=whole()), "ok: KAI's webhook: mutating-kai-admission, for namespaces with the label kai.scheduler/queue (queueLabelSelector)"),
     # pods that KAI's webhook missed
     (kai_checks.kai_saw_the_pods, unbound({"gpu-fraction": "0.5"}), "problem: pods without KAI's webhook: 1 pod was created without KAI's webhook, which prepares pods for a share: KAI can never bind such a pod: vision/web -> delete and create again"),
-    (kai_checks.kai_saw_the_pods, unbound({"gpu-memory": "4000"}), "problem: pods without KAI's webhook: 1 pod was"),
     (kai_checks.kai_saw_the_pods, unbound({"gpu-fraction": "0.5", "runai/shared-gpu-configmap": "web-abc-shared-gpu"}), ""),
     (kai_checks.kai_saw_the_pods, unbound({}), ""),
     (kai_checks.kai_saw_the_pods, unbound({"gpu-fraction": "0.5"}, "default-scheduler"), ""),
@@ -510,10 +474,9 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     (gpus_are_plain, but(nodes=whole(mig_node()), namespaces=whole(namespace("vision"))), []),
     (gpus_are_plain, sharing(nodes=whole(mig_node())), "warning: plain GPUs: 1 node offers MIG devices as nvidia.com/gpu (nvidia.com/mig.strategy=single): n0; KAI gives no shares there"),
     (gpus_are_plain, sharing(nodes=whole(mig_node(**{"nvidia.com/mig.strategy": "none", "nvidia.com/gpu.product": "A100-MIG-1g.5gb"}))), "warning: plain GPUs: 1 node offers MIG"),
-    (gpus_are_plain, sharing(nodes=whole(mig_node(**{"nvidia.com/mig.strategy": "mixed"}))), "ok: plain GPUs"),
-    (gpus_are_plain, sharing(nodes=whole(ClusterNode(name="dra", gpus=0.0, labels={"nvidia.com/gpu.present": "true"}))), "warning: plain GPUs: 1 node with GPUs and no nvidia.com/gpu: dra; KAI places no share on a node whose GPUs DRA allocates"),
+    (gpus_are_plain, sharing(nodes=whole(ClusterNode(name="dra", gpus=0.0, labels={"nvidia.com/gpu.present": "true"}))), "warning: plain GPUs: GPUs that DRA allocates: node dra without nvidia.com/gpu; KAI places no share"),
     (gpus_are_plain, sharing(nodes=whole(ClusterNode(name="mixed", gpus=0.0, labels={"nvidia.com/mig-1g.5gb.count": "7"}))), "ok: plain GPUs"),
-    (gpus_are_plain, sharing(device_classes=whole(device_class("gpu", "nvidia.com/gpu"), device_class("other", "example.com/x"))), "warning: plain GPUs: DRA allocates nvidia.com/gpu (extendedResourceName of DeviceClass gpu)"),
+    (gpus_are_plain, sharing(device_classes=whole(device_class("gpu", "nvidia.com/gpu"), device_class("other", "example.com/x"))), "warning: plain GPUs: GPUs that DRA allocates: DeviceClass gpu; KAI"),
     (gpus_are_plain, sharing(limit_ranges=whole(limit_range(max={"nvidia.com/gpu": "1"}), limit_range("other", min={"nvidia.com/gpu": "1"}))), ["warning: plain GPUs: 1 LimitRange with a minimum or maximum for nvidia.com/gpu: vision/limits; pods keep their whole GPU"]),
     (gpus_are_plain, sharing({"vcluster": "true"}), "warning: plain GPUs: vision: pods that a vCluster's syncer made keep their whole GPU"),
     (gpus_are_plain, sharing({"vcluster": "true"}, release=(1, 34)), "ok: plain GPUs"),
@@ -523,14 +486,24 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     (ranks_are_apart, but(notable=whole(rank("a", "g"), rank("b", "g"), rank("c", "h"))), ["warning: distributed jobs: 2 ranks on a GPU with another rank of the job: vision/a (4 ranks), vision/b (4 ranks)"]),
     (ranks_are_apart, but(notable=whole(rank("a", "g"), rank("b"), rank("c", "g", job="other"), rank("d", "h", job=""), rank("e", "h", job=""))), "ok: distributed jobs: no GPU has two ranks of a job; 1 rank with whole GPUs"),
     (ranks_are_apart, but(notable=part(rank("a", "g"))), []),
+    (run_ai_keys, but(waiting=UNREAD), []),
+    # kai-resource-management
+    (resource_management, WELL, []),
+    (resource_management, but(mutating=whole(mutating(), other("kai-pod-group-mutation"))), ["warning: kai-resource-management: kai-resource-management assigns queues here (webhook kai-pod-group-mutation)"]),
+    (resource_management, but(mutating=whole(mutating(), other("kai-pod-mutation")), admission=admission(rendered())), ["problem: kai-resource-management: kai-resource-management assigns queues here (webhook kai-pod-mutation), which the guard refuses"]),
     # nodes
     (nodes_are_labelled, but(nodes=UNREAD), ""),
-    (nodes_are_labelled, nodes(ClusterNode(name="n0", has_gpus=False)), "unknown: node labels: no node has GPUs"),
-    (nodes_are_labelled, nodes(labelled("23028")), "ok: node labels: 1 node with GPUs has both labels"),
-    (nodes_are_labelled, nodes(labelled()), ["warning: node labels: 1 node with GPUs lacks the label nvidia.com/gpu.memory: n0; KAI assumes 100 MiB for each of their GPUs and schedules no gpu-memory pod there"]),
+    (nodes_are_labelled, but(nodes=whole()), "unknown: node labels: no node has GPUs"),
+    (nodes_are_labelled, but(nodes=whole(labelled("23028"))), "ok: node labels: 1 node with GPUs has both labels"),
     *(
-        (nodes_are_labelled, nodes(labelled(value), labelled(value)), [f"warning: node labels: 2 nodes with GPUs have an invalid label nvidia.com/gpu.memory: n0 ({why}), n0 ({why});"])
-        for value, why in (("0", "0 MiB is less than the 100 MiB KAI counts in"), ("abc", '"abc" is not a number of MiB'), ("", '"" is not a number of MiB'))
+        (nodes_are_labelled, but(nodes=whole(node, labelled("23028"))), [f"warning: node labels: 1 node with GPUs lacks a valid label: n0 ({faults}); the agent's DaemonSet selects nodes by nvidia.com/gpu.present, and without nvidia.com/gpu.memory KAI assumes 100 MiB"])
+        for node, faults in (
+            (labelled(), "no nvidia.com/gpu.memory"),
+            (ClusterNode(name="n0"), "no nvidia.com/gpu.present=true; no nvidia.com/gpu.memory"),
+            (labelled("0"), "nvidia.com/gpu.memory: 0 MiB is less than the 100 MiB KAI counts in"),
+            (labelled("abc"), 'nvidia.com/gpu.memory: "abc" is not a number of MiB'),
+            (labelled(""), 'nvidia.com/gpu.memory: "" is not a number of MiB'),
+        )
     ),
 ]  # fmt: skip
 
@@ -567,19 +540,6 @@ def test_a_queue_that_was_not_read_is_not_reported_as_ok() -> None:
 
 
 @pytest.mark.parametrize(
-    ("resources", "has_pods"),
-    [
-        ({}, False),
-        ({"allocated": {}, "requested": None}, False),
-        ({"requested": {"cpu": "1"}}, True),
-        ({"allocated": {"nvidia.com/gpu": "500m"}}, True),
-    ],
-)
-def test_a_group_has_pods_while_its_status_has_resources(resources: dict[str, Any], has_pods: bool) -> None:
-    assert group("vision", **resources).has_pods is has_pods
-
-
-@pytest.mark.parametrize(
     "kind",
     ["MutatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"],
 )
@@ -593,25 +553,6 @@ def test_what_excludes_a_namespace() -> None:
     cluster = ours(mutating(namespaceSelector={"matchExpressions": [*WITHOUT_NAMES, MINE]}))
     assert replace(cluster, running=UNKNOWN_SETTINGS).excluded == {"mine"}
     assert cluster.excluded > {"mine", "kube-system"}, "the webhook excludes its own names as well"
-
-
-@pytest.mark.parametrize(
-    ("configurations", "expected"),
-    [
-        ([of_kai("renamed")], ["renamed"]),
-        ([of_kai("renamed", "")], ["renamed"]),
-        ([matching(KAI_CONDITION, "renamed")], ["renamed"]),
-        ([other("sidecar-injector"), mutating()], []),
-        ([matching(BATCH), of_kai()], ["mutating-kai-admission"]),
-        ([matching(BATCH), of_kai(condition=BATCH)], ["a-batch", "mutating-kai-admission"]),
-        ([matching("object.spec.schedulerName != 'kai-scheduler'")], []),
-    ],
-)
-def test_kais_configuration_is_known_by_service_or_scheduler(
-    configurations: list[WebhookConfiguration], expected: list[str]
-) -> None:
-    cluster = but(mutating=whole(*configurations))
-    assert [each.name for each in cluster.kai_mutating] == expected
 
 
 @pytest.mark.parametrize("suffix", ["", "-queue-label-selector"])
@@ -629,24 +570,6 @@ def test_the_operators_configuration_is_read(suffix: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("of_pods", "of_reservations", "tag", "expected"),
-    [
-        ("nvidia", "nvidia", "v0.17.0", {"nvidia": "pods with a share"}),
-        ("nvidia", "gpu", "v0.17.0", {"nvidia": "pods with a share", "gpu": "the reservation pods of shares"}),
-        ("", "nvidia", "v0.17.0", {"nvidia": "the reservation pods of shares"}),
-        ("", "", "v0.17.0", {}),
-        ("nvidia", "nvidia", "v0.15.3", {"nvidia": "pods with a share or a whole GPU"}),
-    ],
-)  # fmt: skip
-def test_every_runtime_class_that_kai_names_is_looked_up(
-    of_pods: str, of_reservations: str, tag: str, expected: dict[str, str]
-) -> None:
-    admission = installed(f"--gpu-fraction-runtime-class-name={of_pods}", tag=tag)
-    binder = installed(f"--runtime-class-name={of_reservations}", program="binder", tag=tag)
-    assert kai_checks.runtime_classes(Installation({**admission.programs, **binder.programs})) == expected
-
-
-@pytest.mark.parametrize(
     ("resource", "amount", "has_gpus"),
     [
         ("nvidia.com/gpu", "4", True),
@@ -661,7 +584,7 @@ def test_every_runtime_class_that_kai_names_is_looked_up(
 def test_a_node_has_gpus_by_any_resource_of_nvidia(resource: str, amount: str, has_gpus: bool) -> None:
     """Time slicing and `renameByDefault` of the device plugin give a GPU another name."""
     node = {"metadata": {"name": "n1"}, "status": {"capacity": {"cpu": "8", resource: amount}}}
-    assert ClusterNode.of(NODES.decode(json.dumps(node))).has_gpus is has_gpus
+    assert (cluster_state.read_gpu_node(json.dumps(node).encode()) is not None) is has_gpus
 
 
 _FULL = "no nodes with enough resources were found: 2 node(s) didn't have enough resources: GPUs."
@@ -725,9 +648,3 @@ def test_the_page_has_a_section_for_each_name_of_a_check_in_the_code_and_no_othe
         names.update(re.findall(r'(?:named\(|check=)"([^"]+)"', text))
         names.update(re.findall(r'^ {8}\("([a-z ]+)", \w+_findings', text, re.MULTILINE))
     assert names == set(HEADINGS)
-
-
-def test_a_finding_links_to_the_section_of_its_check() -> None:
-    result = CheckResult(State.PROBLEM, "x", check="KAI's version")
-    assert with_link(result).docs == "docs/doctor.md#kais-version"
-    assert with_link(replace(result, state=State.OK)).docs == ""
