@@ -26,7 +26,7 @@ from console.doctor.node_checks import nodes_are_labelled
 from console.doctor.sharing_checks import resource_management, run_ai_keys
 from console.render.policy_manifests import RELEASES
 from kai.installation import Installation, SharingMode
-from kai.releases import Version
+from kai.releases import Version, _Since
 from kube.device_kinds import DeviceClass
 from kube.kinds import (
     DEVICE_CLASSES,
@@ -627,7 +627,7 @@ def source_of(package: ModuleType) -> str:
 
 def test_every_property_that_the_webhook_or_a_policy_reads_is_compared() -> None:
     text = source_of(webhook.policy) + inspect.getsource(kai.refusals)
-    properties = {name for name, value in vars(Version).items() if isinstance(value, property)}
+    properties = {name for name, value in vars(Version).items() if isinstance(value, property | _Since)}
     read = {name for name in properties if re.search(rf"\b{name}\b", text)}
     assert {difference.name for difference in DIFFERENCES} == read
     assert {name for name, _ in RELEASES.values()} <= read
