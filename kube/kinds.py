@@ -552,10 +552,6 @@ class ConfigMap(PartialObject, frozen=True):
     data: dict[str, str] | None = None
 
 
-class VolumeClaim(PartialObject, frozen=True):
-    status: _PhaseStatus = _PhaseStatus()
-
-
 class PriorityClass(PartialObject, frozen=True):
     value: int = 0
     is_default: bool = msgspec.field(name="globalDefault", default=False)
@@ -676,7 +672,6 @@ EVENTS: Final = Kind("", "v1", "events", "Event", Event)
 SERVICES: Final = Kind("", "v1", "services", "Service", Service)
 CONFIG_MAPS: Final = Kind("", "v1", "configmaps", "ConfigMap", ConfigMap)
 LIMIT_RANGES: Final = Kind("", "v1", "limitranges", "LimitRange", LimitRange)
-VOLUME_CLAIMS: Final = Kind("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", VolumeClaim)
 DAEMON_SETS: Final = Kind("apps", "v1", "daemonsets", "DaemonSet", Controller)
 ENDPOINT_SLICES: Final = Kind("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", EndpointSlice)
 PRIORITY_CLASSES: Final = Kind("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", PriorityClass)

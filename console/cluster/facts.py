@@ -112,11 +112,11 @@ def is_read(listing: Fact[tuple[T, ...]]) -> bool:
 class MissingRight(NamedTuple):
     """Objects that the caller may not read."""
 
-    objects: str  # the objects in a few words, such as `Queue team-a` or `pods in kaishare`
-    right: str  # the right that is missing, as in RBAC messages: `list pods in kaishare`
+    objects: str  # in a few words, such as `Queue team-a` or `pods in kaishare`
+    right: str  # as in RBAC messages: `list pods in kaishare`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ServedKind:
     """A kind that the API server serves in one version of its group."""
 
@@ -129,49 +129,24 @@ class ServedKind:
     @property
     def api_version(self) -> str:
         """The field apiVersion of its objects."""
-        return f"{self.group}/{self.version}" if self.group else self.version
+        return f"{self.group}/{self.version}".lstrip("/")
 
     @property
     def name(self) -> str:
         """The resource with its group, as in `kubectl get`: `deployments.apps`."""
-        return f"{self.resource}.{self.group}" if self.group else self.resource
-
-
-async def discover_groups(client: KubeClient) -> list[ServedKind]:
-    """Ask the API server for the kinds of all groups but the core group, preferred versions first.
-
-    Every authenticated account may ask. Raises as `KubeClient.request`; an API server without aggregated
-    discovery counts as unreachable.
-    """
-    answer = await client.get("/apis", accept=_DISCOVERY)
-    return [
-        ServedKind(
-            group=str(group.metadata.get("name", "")),
-            version=version.version,
-            kind=resource.response_kind.get("kind", ""),
-            resource=resource.resource,
-            is_namespaced=resource.scope == "Namespaced",
-        )
-        for group in decode_answer(_groups, answer, "GET /apis", expected="aggregated discovery").items
-        for version in group.versions
-        for resource in version.resources
-        if resource.response_kind is not None
-    ]
+        return f"{self.resource}.{self.group}".rstrip(".")
 
 
 class FactReader:
-    """Reads objects with the caller's rights, each within `seconds`, and records each failure once.
-
-    It sends at most `most_requests` HTTP requests; None for no limit.
-    """
+    """Reads objects with the caller's rights, each within `seconds`, and records each failure once."""
 
     def __init__(
         self, client: KubeClient, *, most_requests: int | None = None, seconds: float = 20.0
     ) -> None:
-        self._most = most_requests
+        self._most = most_requests  # of HTTP; None for no limit
         self.client = client if most_requests is None else client.limited(most_requests)
         self._seconds = seconds
-        self._missing: dict[MissingRight, None] = {}
+        self.missing_rights: dict[MissingRight, None] = {}  # what RBAC denied, in the order of the requests
         self._failures, self._omitted = dict[str, None](), dict[str, None]()
         self._served: Fact[tuple[ServedKind, ...]] | None = None
 
@@ -181,14 +156,9 @@ class FactReader:
         return self.client.remaining
 
     @property
-    def missing_rights(self) -> tuple[MissingRight, ...]:
-        """What RBAC denied, in the order of the requests."""
-        return tuple(self._missing)
-
-    @property
     def not_visible(self) -> tuple[str, ...]:
         """The objects that RBAC denied, in a few words each."""
-        return tuple(dict.fromkeys(refusal.objects for refusal in self._missing))
+        return tuple(dict.fromkeys(refusal.objects for refusal in self.missing_rights))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -202,7 +172,7 @@ class FactReader:
 
     def refuse(self, objects: str, right: str) -> None:
         """Record objects that the caller may not read."""
-        self._missing[MissingRight(objects, right)] = None
+        self.missing_rights[MissingRight(objects, right)] = None
 
     async def get(
         self, kind: Kind[T], name: str, namespace: str = "", *, decode: Callable[[bytes], T] | None = None
@@ -273,18 +243,27 @@ class FactReader:
 
     async def served(self) -> Fact[tuple[ServedKind, ...]]:
         """Return the kinds of all API groups but the core group, preferred versions first; asked once."""
-        if self._served is None:
-            try:
-                self._served = Fact(tuple(await discover_groups(self.client)))
-            except _READ_ERRORS as error:
-                self._served = self.record(error, "the kinds that the API server serves", "get /apis")
+        if self._served is not None:
+            return self._served
+        try:
+            answer = await self.client.get("/apis", accept=_DISCOVERY)
+            groups = decode_answer(_groups, answer, "GET /apis", expected="aggregated discovery").items
+        except _READ_ERRORS as error:
+            self._served = self.record(error, "the kinds that the API server serves", "get /apis")
+            return self._served
+        by_name = ((str(group.metadata.get("name", "")), group.versions) for group in groups)
+        kinds = [
+            ServedKind(name, version.version, kind, each.resource, each.scope == "Namespaced")
+            for name, versions in by_name
+            for version in versions
+            for each in version.resources
+            if (kind := (each.response_kind or {}).get("kind", ""))
+        ]
+        self._served = Fact(tuple(kinds))
         return self._served
 
     def record(self, error: BaseException, what: str, right: str, *, is_list: bool = False) -> Fact[Any]:
-        """Record why the objects of a request were not read; return it as a fact.
-
-        `what` are the objects in a few words, `right` is what the request needs, as in RBAC messages.
-        """
+        """Record why objects were not read; `right` is what the request needs, as in RBAC messages."""
         match error:
             case RequestLimitReached():
                 self._omitted[what] = None

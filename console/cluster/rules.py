@@ -4,7 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 from kai import keys
 from kai.installation import NAMESPACE, Installation
@@ -16,11 +16,17 @@ from service.text import joined, listed, one_line
 LIST_QUEUES: Final = "kubectl get queues.scheduling.run.ai"
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+FaultCode = Literal[
+    "queue-missing", "queue-not-leaf", "queue-without-parent", "gpu-sharing-off", "webhook-unreachable",
+    "kai-admission-missed",
+]  # fmt: skip
+"""The codes of `why` that are faults of an installation; docs/troubleshooting.md explains each."""
+
+
+class Fault(NamedTuple):
     """What keeps pods from being scheduled, and the remedy."""
 
-    code: str  # the code of `why`, which docs/troubleshooting.md explains
+    code: FaultCode
     sentence: str
     remedy: str  # an imperative without a capital and a full stop
     command: str = ""
@@ -29,8 +35,7 @@ class Fault:
 class QueueTree:
     """KAI's queues, as far as they could be read.
 
-    KAI does not always tell why it uses no queue: v0.9.8 says nothing about a queue that does not exist, and
-    no release says that a queue has children.
+    KAI v0.9.8 says nothing about a queue that does not exist, and no release that a queue has children.
     """
 
     def __init__(self, queues: Iterable[Queue], *, missing: Iterable[str] = (), is_whole: bool = False):
@@ -63,49 +68,30 @@ class QueueTree:
     @property
     def usable(self) -> list[str]:
         """The queues that a pod can name: those with a parent that exists and without children."""
-        return sorted(
-            queue.name
-            for queue in self._by_name.values()
-            if queue.parent in self._by_name and not self.children(queue.name)
-        )
+        with_parent = (queue.name for queue in self._by_name.values() if queue.parent in self._by_name)
+        return sorted(name for name in with_parent if not self.children(name))
 
     def fault(self, name: str, versions: Sequence[Version] = ()) -> Fault | None:
         """Return why the installed releases of KAI cannot use a queue; None if they can, or if unknown."""
-        title = f"the queue {one_line(name)}"
+        title, queue = f"the queue {one_line(name)}", self._by_name.get(name)
         if self.is_missing(name):
-            return Fault(
-                "queue-missing",
-                f"{title} does not exist",
-                "create the queue, or name an existing one without child queues",
-                LIST_QUEUES,
-            )
-        queue = self._by_name.get(name)
+            remedy = "create the queue, or name an existing one without child queues"
+            return Fault("queue-missing", f"{title} does not exist", remedy, LIST_QUEUES)
         if queue is None:
             return None
-        children = self.children(name)
-        if children:
-            return Fault(
-                "queue-not-leaf",
-                f"{title} has child queues ({listed(children)}), and KAI schedules pods in leaf queues only",
-                "name one of the child queues",
-            )
+        if children := self.children(name):
+            what = f"{title} has child queues ({listed(children)}), and KAI schedules pods in leaf queues"
+            return Fault("queue-not-leaf", f"{what} only", "name one of the child queues")
         edit = f"kubectl edit queues.scheduling.run.ai {name}"
-        effect = "" if queue.parent else root_queue_effect(versions)
-        if effect:
-            return Fault(
-                "queue-without-parent",
-                f"{title} has no parent queue: {effect}",
-                "set spec.parentQueue of the queue, or name a queue with a parent",
-                edit,
-            )
-        lost = next(filter(self.is_missing, self._above(queue)), "")
-        if lost:
+        if effect := "" if queue.parent else root_queue_effect(versions):
+            remedy = "set spec.parentQueue of the queue, or name a queue with a parent"
+            return Fault("queue-without-parent", f"{title} has no parent queue: {effect}", remedy, edit)
+        if lost := next(filter(self.is_missing, self._above(queue)), ""):
             relation = "has the parent" if lost == queue.parent else "is below the queue"
+            what = f"{title} {relation} {one_line(lost)}, which does not exist"
+            command = edit if lost == queue.parent else LIST_QUEUES
             return Fault(
-                "queue-missing",
-                f"{title} {relation} {one_line(lost)}, which does not exist",
-                "create the parent queue, or correct spec.parentQueue",
-                edit if lost == queue.parent else LIST_QUEUES,
+                "queue-missing", what, "create the parent queue, or correct spec.parentQueue", command
             )
         return None
 
@@ -135,14 +121,13 @@ def sharing_off(installed: Installation | None = None) -> Fault:
 
 
 _REFUSER: Final = re.compile(
-    r'(?P<act>failed calling|admission) webhook "(?P<webhook>[^"]{1,300})"'
-    r"|ValidatingAdmissionPolicy '(?P<policy>[^']{1,253})' with binding '[^']{1,253}' denied request"
+    r'(failed calling|admission) webhook "([^"]{1,300})"'
+    r"|ValidatingAdmissionPolicy '([^']{1,253})' with binding '[^']{1,253}' denied request"
 )
 """Who refuses a pod, first in the message (k8s.io/apiserver `plugin/webhook/errors/statuserror.go`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refuser:
+class Refuser(NamedTuple):
     """The webhook or admission policy that a refusal names."""
 
     name: str
@@ -153,33 +138,25 @@ class Refuser:
 def refuser_of(message: str) -> Refuser | None:
     """Return who refuses, by the API server's message; None if it names neither webhook nor policy."""
     match = _REFUSER.search(message)
-    return match and Refuser(
-        match["webhook"] or match["policy"], match.end(), match["act"] == "failed calling"
-    )
+    return match and Refuser(match[2] or match[3], match.end(), match[1] == "failed calling")
 
 
 def unreachable_webhook(message: str, kai_namespace: str = NAMESPACE) -> Fault | None:
-    """Return the fault of a webhook that does not answer, by the API server's message about a pod.
-
-    The namespace of its pods is a part of the webhook's name.
-    """
+    """Return the fault of a webhook that does not answer; its namespace is a part of its name."""
     refuser = refuser_of(message)
     if refuser is None or not refuser.is_silent:
         return None
     webhooks = (("kaishare", "kaishare"), (kai_namespace, "KAI's admission"))
     home, owner = next((each for each in webhooks if each[0] in refuser.name), ("", "a webhook"))
-    return Fault(
-        "webhook-unreachable",
-        f"{owner} does not answer ({one_line(refuser.name)}), so that the API server refuses the pod",
-        "start the webhook again; look at its pods and its certificate",
-        f"kubectl get pods --namespace {home}" if home else "",
-    )
+    what = f"{owner} does not answer ({one_line(refuser.name)}), so that the API server refuses the pod"
+    remedy = "start the webhook again; look at its pods and its certificate"
+    return Fault("webhook-unreachable", what, remedy, f"kubectl get pods --namespace {home}" if home else "")
 
 
 def is_missed_by_kai(pod: Pod) -> bool:
     """Whether a pod with a share lacks what KAI's webhook adds to it (not in its mode NvFractions)."""
-    annotations = pod.metadata.annotations
-    has_share = not annotations.keys().isdisjoint((keys.GPU_FRACTION, keys.GPU_MEMORY))
+    annotations = pod.metadata.annotations.keys()
+    has_share = bool(annotations & {keys.GPU_FRACTION, keys.GPU_MEMORY})
     return has_share and keys.SHARED_GPU_CONFIGMAP not in annotations
 
 

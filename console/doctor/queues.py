@@ -127,9 +127,7 @@ def _described(group: PodGroup) -> str:
 
 
 _WAITED: Final = timedelta(minutes=1)
-_FOR_ROOM: Final = frozenset(
-    {Code.NO_GPU_FITS, Code.QUEUE_OVER_LIMIT, Code.QUEUE_OVER_QUOTA, Code.GANG_DOES_NOT_FIT}
-)
+_FOR_ROOM: Final = frozenset({"no-gpu-fits", "queue-over-limit", "queue-over-quota", "gang-does-not-fit"})
 """Causes that end when other pods end."""
 
 
@@ -147,7 +145,7 @@ def pods_get_nodes(cluster: ClusterFacts) -> Iterator[CheckResult]:
         if (cause := _cause(pod, cluster)) is not None
     )
     for cause, names in sorted(by_cause.items()):
-        what = f"{counted(len(names), 'pod waits', 'pods wait')} for KAI ({cause.value}): {listed(names)}"
+        what = f"{counted(len(names), 'pod waits', 'pods wait')} for KAI ({cause}): {listed(names)}"
         if cause in _FOR_ROOM:
             yield ok(what)
         else:

@@ -16,28 +16,23 @@ from service.text import LONGEST_LINE, one_line
 
 _TABLE: Final = """
 # The pod's devices are ResourceClaims.
-create-device-claim: Create the ResourceClaim, or correct resourceClaimName in the pod's template.
-    $ kubectl get resourceclaims --namespace {namespace}
-read-template: Create the ResourceClaimTemplate, or correct its name in the pod's template.
-    $ kubectl get resourceclaimtemplates --namespace {namespace}
+create-device-claim: Create the {source}, or correct its name in the pod's template.
+    $ kubectl get resourceclaims,resourceclaimtemplates --namespace {namespace}
 label-claim: Give the ResourceClaim the label of the pod's queue.
     $ kubectl label resourceclaim {claim} --namespace {namespace} --overwrite kai.scheduler/queue={queue}
 use-template: Or let each pod have a claim of its own, by resourceClaimTemplateName: KAI asks it for no label.
 correct-class: Correct deviceClassName in the claim or its template. $ kubectl get deviceclasses
 install-dra-driver: Administrator: install the DRA driver that has the class.
-start-dra-driver: Administrator: start the driver on the nodes with GPUs, and read its log if it runs.
-    $ kubectl get resourceslices
+start-dra-driver: Administrator: start the DRA driver, or read its log. $ kubectl get resourceslices
 wait-for-claims: Wait until a pod with a claim on such a device ends, or end one.
     $ kubectl get resourceclaims --namespace {namespace}
 shrink-claim: Or ask for less memory in the claim's template: a claim cannot be changed.
 # The pod could not be created, or is gone.
 later: Or wait: a controller tries again by itself, after longer and longer pauses.
-quota: Ask for a larger ResourceQuota, or for less. KAI's queue has nothing to do with it.
-    $ kubectl describe resourcequota --namespace {namespace}
+quota: Ask for a larger ResourceQuota, or for less. $ kubectl describe resourcequota --namespace {namespace}
 administrator: Administrator: {remedy}. $ {command}
 change-refused: Change in the pod's template what the message names. $ kaishare explain --live -n {namespace}
 change-named: Change what the message names. $ kubectl describe {kind} {name} --namespace {namespace}
-change-template: Change in the pod's template what the message names.
 request-whole: Request a whole GPU (nvidia.com/gpu: 1) instead of a share.
 install-runtime-class: Administrator: install the RuntimeClass (the GPU operator has it), or stop KAI from
     setting it (gpuPodRuntimeClassName). $ kubectl get runtimeclass
@@ -47,8 +42,7 @@ look-for-name: Look for its name. $ kubectl get pods --namespace {namespace}
 look-at-workload: Look at the workload's own status. $ kubectl describe {kind} {name} --namespace {namespace}
 resume: Set spec.suspend to false, or wait for the program that admits it, such as Kueue.
 scale-up: Scale it up.
-create-again: Create the pod again, if it has no controller, which would do so.
-recreate-deleted: Create the pod again: a person or a controller deleted it.
+create-again: Create the pod again, if no controller does.
 spare-reservations: Administrator: never delete pods in kai-resource-reservation. KAI's binder deletes a pod
     without an Event when the reservation pod of its GPU is deleted.
 find-lost-member: Find out why the missing pod ended, then start the job again.
@@ -58,32 +52,26 @@ wait-for-quota: Wait until the queue may use GPUs over its quota again, or ask f
 use-priority: Wait for room, or use a higher priority with the label priorityClassName.
 # KAI does not schedule the pod.
 correct-scheduler: Correct the scheduler's name, if it is a typing mistake.
-set-scheduler: Set schedulerName: {scheduler} in a new pod: it cannot be changed on this one.
-    $ kaishare explain --live -n {namespace}
+set-scheduler: Set schedulerName: {scheduler} in a new pod. $ kaishare explain --live -n {namespace}
 read-events: Read the pod's Events. $ kubectl describe pod {pod} --namespace {namespace}
-ask-for-queue: Ask an administrator for a queue, if the pod needs one: the namespace has no label
-    kai.scheduler/queue, so that kaishare leaves its pods alone.
+ask-for-queue: Ask an administrator for a queue, if needed: the namespace has no label kai.scheduler/queue.
 # kaishare left the pod alone, by the reason for which it would do so now.
 left-opted-out: Remove the label kaishare.dev/inject from the pod's template.
 left-mode-off: Policy owner: set another kaishare.dev/mode on the namespace, then create the pod again.
 left-node-name-set: Remove spec.nodeName from the pod's template: such a pod is never scheduled.
 left-other-scheduler: Remove schedulerName from the pod's template.
-left-policy-invalid: Policy owner: correct the namespace's labels, which kaishare policies names; then delete
-    the pod and create it again.
-left-namespace-excluded: Ask an administrator: the webhook's settings exclude the namespace, so that kaishare
-    leaves its pods alone.
+left-policy-invalid: Policy owner: correct the namespace's labels (kaishare policies), then delete the pod.
+left-namespace-excluded: Ask an administrator: the webhook's settings exclude the namespace.
 left-before: Delete the pod and let it be created again: kaishare's webhook did not change it, and would now.
 # KAI has not looked at the pod.
 open-gate: Ask the owner of the program that put the gate there, which removes it.
 read-pod-grouper: Administrator: look at the log of KAI's pod-grouper.
 start-kai: Administrator: start KAI's {program} again. $ kubectl get pods --namespace {kai}
 wait-seconds: Wait some seconds.
-find-missing-pods: Find out why the others do not exist: the workload's Events name a quota or a webhook that
-    refuses them.
+find-missing-pods: Find out why the others do not exist, by the workload's Events.
 correct-node-pool: Remove the label kai.scheduler/node-pool from the workload, or correct it.
 create-shard: Administrator: create the SchedulingShard.
-start-scheduler: Administrator: start KAI's scheduler again, which does not run or ends at every start; look
-    at its log. $ kubectl get pods --namespace {kai}
+start-scheduler: Administrator: start KAI's scheduler, or read its log. $ kubectl get pods --namespace {kai}
 mend-root-queues: Administrator: give every queue spec.parentQueue or children. KAI before v0.16.5 ends when a
     queue without a parent is to give GPUs back.
 ask-host: In a vCluster: ask the host's administrators, who see the pod's objects.
@@ -95,15 +83,14 @@ ask-host-why: In a vCluster: ask the host's administrators, since KAI's objects 
 # The guard refuses the PodGroup.
 guard-queue: Set the label kai.scheduler/queue in the pod's template to a queue of its namespace, and remove
     it from the objects that own the pod.
-guard-priority: Restore the labels priorityClassName and kai.scheduler/preemptibility of the workload. Other
-    values count once none of its pods is left.
+guard-priority: Restore the labels priorityClassName and kai.scheduler/preemptibility of the workload.
 guard-owner: Restore the pod's owner references. A new pod can have other ones.
 guard-spark: Remove the label spark-app-selector from the pod's template: its values begin with spark-.
 guard-annotations: Remove these annotations from the object that owns the pod.
 guard-other: Undo what these words name. Ask an administrator where they are not clear.
 # The queue.
 name-queue-of-pool: Name a queue of the node pool {pool} with the label kai.scheduler/queue, {place}.
-    $ kubectl get queues.scheduling.run.ai --label-columns kai.scheduler/node-pool
+    $ kubectl get queues.scheduling.run.ai -L kai.scheduler/node-pool
 name-pool-of-queue: Or set the label kai.scheduler/node-pool to the queue's pool.
 set-queue: Set the label kai.scheduler/queue to {which}: {place}.
 set-queue-of-workload: If the workload names its queue itself, set the label kai.scheduler/queue to {which}:
@@ -120,107 +107,77 @@ request-less-or-other-queue: Request less, or name another queue.
 fewer-or-other-queue: Start the workload with fewer or smaller pods, or name another queue.
 raise-queue: Administrator: raise spec.resources.{resource} of the queue.
     $ kubectl edit queues.scheduling.run.ai {queue}
-raise-some-queue: Administrator: raise spec.resources.{resource} of the queue.
-    $ kubectl get queues.scheduling.run.ai
-raise-other-queue: Administrator: raise spec.resources.{resource} of the queue.
 preemptible: {change}, {place}. KAI may then evict the pod when another queue needs its quota.
 wait-for-guaranteed: Or wait until other pods of the queue end that are not preemptible.
 name-a-queue: Or name a queue with the label kai.scheduler/queue, {place}.
 # KAI finds no node.
 wait-for-pods: Wait until other pods end{holders}.
 request-smaller: Or request less, if a smaller part of a GPU is enough.
-request-card: Request less, or GPUs with more memory.
-    $ kubectl get nodes --label-columns nvidia.com/gpu.memory
+request-card: Request less, or GPUs with more memory. $ kubectl get nodes -L nvidia.com/gpu.memory
 correct-affinity: Correct nodeSelector or affinity of the pod's template. $ kubectl get nodes --show-labels
-tolerate: Add the toleration to the pod's template.
-    $ kubectl get nodes -o custom-columns=N:.metadata.name,TAINTS:.spec.taints
+tolerate: Add the toleration to the pod's template. $ kubectl describe nodes
 uncordon: Administrator: uncordon a node. $ kubectl get nodes
 wait-for-gpu-nodes: Or wait until other pods end on the nodes that lack GPUs, if these have any{holders}.
 change-requirements: Change what the pod's template asks of nodes, or wait. $ kubectl describe nodes
-start-device-plugin: Administrator: look at the pods of the device plugin and their log: it does not run, or
-    sees no GPU. $ kubectl describe nodes
+start-device-plugin: Administrator: start the device plugin, or read its log. $ kubectl describe nodes
 use-fraction: Use gpu-fraction instead of gpu-memory.
-install-gfd: Administrator: install GPU feature discovery, which sets the label.
-    $ kubectl get nodes --label-columns nvidia.com/gpu.memory
+install-gfd: Administrator: install GPU feature discovery. $ kubectl get nodes -L nvidia.com/gpu.memory
 correct-topology: Correct or remove the annotation kai.scheduler/topology of the workload.
 create-topology: Administrator: create the Topology.
-prefer-topology: Wait, ask for fewer pods, or ask for the placement by
-    kai.scheduler/topology-preferred-placement instead of required.
-read-claim: Look at the claim's own Events.
-    $ kubectl describe persistentvolumeclaim {claims} --namespace {namespace}
+prefer-topology: Wait, ask for fewer pods, or set kai.scheduler/topology-preferred-placement instead.
+read-claim: Look at the claim's Events. $ kubectl describe pvc {claims} --namespace {namespace}
 fit-node: Request what one node has, or spread the work over several pods. $ kubectl describe nodes
 shrink-gang: Wait until other pods end{holders}. Or start the workload with fewer or smaller pods.
-roll-in-place: Let the rollout end an old pod before it starts a new one: spec.strategy.rollingUpdate with
-    maxSurge 0 and maxUnavailable 1, or the type Recreate.
+roll-in-place: Let the rollout end an old pod before it starts a new one: maxSurge 0 and maxUnavailable 1.
     $ kubectl edit deployment {deployment} --namespace {namespace}
 delete-old-pod: Or delete an old pod, if the service may be down meanwhile.
 wait-for-node: Wait some minutes until the node has joined and offers its GPUs.
-read-autoscaler: If no node comes, an administrator looks at the autoscaler's log and limits.
-    $ kubectl get nodes
-scale-from-zero: If the nodes with GPUs are scaled to zero, an administrator raises their number: an
-    autoscaler sees no request for a GPU in a pod with a share, unless KAI is installed with
+read-autoscaler: If no node comes, an administrator reads the autoscaler's log. $ kubectl get nodes
+scale-from-zero: If these nodes are scaled to zero, an administrator raises their number, or installs KAI with
     global.clusterAutoscaling=true.
-correct-resource: Correct the resource's name in the pod's template, if it is a typing mistake.
-    $ kubectl describe nodes
+correct-resource: Correct the resource's name in the pod's template. $ kubectl describe nodes
 install-plugin: Administrator: install the device plugin that offers {resource}, or look at its pods' log.
-keep-whole-gpu: Request a whole GPU, which these nodes take: set the annotation kaishare.dev/whole-gpu: "true"
-    in the pod's template.
-request-whole-gpu: Request a whole GPU, which these nodes take: nvidia.com/gpu: 1 instead of the share.
-request-mig: Request a MIG device by its resource name, such as nvidia.com/mig-1g.10gb, or GPUs on nodes
-    without MIG. Waiting does not help. $ kubectl get nodes --label-columns nvidia.com/mig.strategy
-no-share-there: Policy owner: give no share in this namespace, if its pods are for these nodes
-    (kaishare.dev/gpu-fraction).
+request-whole-gpu: Request a whole GPU, which these nodes take: nvidia.com/gpu: 1 instead of the share, with
+    the annotation kaishare.dev/whole-gpu: "true" in a namespace that gives shares.
+request-mig: Request a MIG device (nvidia.com/mig-1g.10gb). $ kubectl get nodes -L nvidia.com/mig.strategy
 wait-for-evicted: Wait: an evicted pod may take its terminationGracePeriodSeconds, 30 s by default.
 check-names: Check the names that the pod uses: {names}.
-ask-why: Ask an administrator to run the same command, and to look at the log of KAI's scheduler.
-    $ kaishare why -n {namespace} {name}
+ask-why: Ask an administrator to run the same command. $ kaishare why -n {namespace} {name}
 # KAI chose a node, and the pod is not bound.
 wait-a-minute: Wait a minute; KAI tries again.
-ask-for-binding: Then ask an administrator to type it: it shows more with the right to read
-    bindrequests.scheduling.run.ai and the pods of kai-resource-reservation.
+ask-for-binding: Then ask an administrator to type it, who sees BindRequests and reservation pods.
     $ kaishare why -n {namespace} {name}
 delete-missed: Delete the pod and create it again. $ kubectl delete pod {pod} --namespace {namespace}
 order-webhooks: Administrator: let kaishare's webhook be called before KAI's, so its name must sort first.
     $ kubectl get mutatingwebhookconfigurations
 delete-if-missed: Delete the pod and create it again, if KAI is older than v0.18: it lacks the annotation
     runai/shared-gpu-configmap, which KAI's webhook writes. $ kubectl delete pod {pod} --namespace {namespace}
-read-binder: If it repeats, an administrator looks at the log of KAI's binder.
-    $ kubectl get pods --namespace {kai}
-read-reservations: If it lasts, an administrator looks at the reservation pods: image, RuntimeClass, device
-    plugin. $ kubectl get pods --all-namespaces --selector app=kai-resource-reservation
-read-failed-reservation: Administrator: look at the reservation pod: image, RuntimeClass, device plugin.
-    $ kubectl describe pod {reservation} --namespace kai-resource-reservation
-find-reservation: Administrator: find out whether the reservation pod of the GPU has started.
+read-binder: If it repeats, an administrator reads the binder's log. $ kubectl get pods --namespace {kai}
+read-reservations: Administrator: look at the reservation pods: image, RuntimeClass, device plugin.
     $ kubectl get pods --all-namespaces --selector app=kai-resource-reservation
 # The pod is bound.
 read-log: Look at its log. $ kubectl logs {pod} --namespace {namespace} --all-containers
 read-last-log: Look at the log of its last run.
     $ kubectl logs {pod} --namespace {namespace} --all-containers --previous
 read-container-log: Look at its log. $ kubectl logs {pod} --namespace {namespace} --container {container}
-read-probe: Look whether its readiness probe fails, in the pod's Events.
-    $ kubectl describe pod {pod} --namespace {namespace}
-read-gate: Look at the pod's conditions, which name a readiness gate that is not met.
-    $ kubectl describe pod {pod} --namespace {namespace}
+read-readiness: Look for the readiness probe or gate. $ kubectl describe pod {pod} --namespace {namespace}
 look-at-node: Administrator: look at the node. $ kubectl get node {node}
 raise-deadline: Raise activeDeadlineSeconds in the pod's template, if the work takes longer.
 delete-refused: Delete the pod: it never runs again. Its controller makes a new one, if it has one.
     $ kubectl delete pod {pod} --namespace {namespace}
 read-kubelet: If it repeats, an administrator looks at the node: {causes}. $ kubectl describe node {node}
-mend-runtime: Administrator: correct NVIDIA's container runtime on the node: it lacks the handler or the CDI
-    specification that these words name. $ kubectl describe node {node}
+mend-runtime: Administrator: correct NVIDIA's container runtime on the node. $ kubectl describe node {node}
 correct-command: Correct the container's command or image in the pod's template: the image lacks that program.
 ask-for-share: Or ask for a larger share, if the pod needs it: the annotation gpu-fraction or the label
     kaishare.dev/size in its template, as far as the namespace allows.
 wait-for-end: Wait for its containers to end; a finalizer can hold it as well.
     $ kubectl get pod {pod} --namespace {namespace} -o jsonpath={{.metadata.finalizers}}
-place-again: Delete the pod, so that it is placed again. $ kubectl delete pod {pod} --namespace {namespace}
 whole-gpus-for-ranks: Request whole GPUs, if each rank needs a GPU of its own: the annotation
     kaishare.dev/whole-gpu: "true" in the template, and no share.
 one-pod-for-ranks: Or use one pod with several GPUs (gpu-fraction-num-devices).
 equal-queues: Write the same label kai.scheduler/queue on the workload and on its pods.
 known-priority: Use train, build-preemptible, build or inference, if that PriorityClass does not exist; else
-    the label priorityClassName of the topmost owner wins.
-    $ kubectl get priorityclass
+    set the label priorityClassName on the topmost owner. $ kubectl get priorityclass
 agent: {act}
 clear-flag: End the violation: the flag clears with {cleared_by}.
 """

@@ -10,21 +10,18 @@ from console.why.core import explain
 from console.why.evidence import PodEvidence
 from console.why.explanation import as_json, as_text
 from console.why.reader import read_evidence
-from console.why.target import POD, Target
+from console.why.target import parse_target
 from kube.client import KubeClient
 from service.command import (
     UNUSABLE,
     UsageError,
     add_namespace,
     columns_of,
-    output_has_colour,
     read_by,
     write_document,
     write_lines,
 )
 from service.log_writer import discard_library_logs
-from service.names import is_dns_subdomain
-from service.text import quoted
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -47,44 +44,32 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_settings_namespace(command)
 
 
-def parse_target(text: str) -> tuple[str, str]:
-    """Read `POD` or `KIND/NAME`; return the kind and the name. Raises ValueError for what is none."""
-    kind, slash, name = text.rpartition("/")
-    if slash and not is_dns_subdomain(kind.lower()):
-        raise ValueError(f"{quoted(kind)} is not the name of a kind; examples: deploy, job, pytorchjob")
-    if not is_dns_subdomain(name):
-        raise ValueError(f"{quoted(name)} is not the name of an object; give POD or KIND/NAME")
-    return kind or POD.kind, name
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Print the answer; return 0 if nothing is wrong, 1 if something is, 2 if there is no such object.
 
-    Events may explain why a pod does not exist any more; then they are the answer. Raises UsageError if the
-    pod, workload or namespace cannot be read, or does not exist and has left no trace, or if standard output
-    cannot be written; AccessError if the kubeconfig cannot be read, or its login fails.
+    Raises UsageError if the pod, workload or namespace cannot be read, or does not exist and has left no
+    Event; AccessError if the kubeconfig cannot be read, or its login fails.
     """
     discard_library_logs()
     evidence = asyncio.run(_read(arguments))
     # A workload without pods exists.
-    is_missing = (evidence.pod if evidence.kind == POD.kind else evidence.workload).is_missing
+    is_missing = (evidence.pod if evidence.kind == "Pod" else evidence.workload).is_missing
     events = (evidence.pod_events, evidence.group_events, evidence.creation_events)
     if is_missing and not any(listing.value for listing in events):
         place = f"in namespace {evidence.namespace}"
         untold = "no Event tells of it" if evidence.are_events_read else "not all Events could be read"
         raise UsageError(f"{evidence.kind} {evidence.name} does not exist {place}, and {untold}")
     answer = explain(evidence)
-    columns, colour = columns_of(sys.stdout), output_has_colour()
     if arguments.output == "json":
         write_document(as_json(answer))
     else:
-        write_lines(as_text(answer, columns=columns, colour=colour, program=arguments.program))
+        write_lines(as_text(answer, columns=columns_of(sys.stdout), program=arguments.program))
     return UNUSABLE if is_missing else int(not answer.is_fine)
 
 
 async def _read(arguments: argparse.Namespace) -> PodEvidence:
-    kind, name = arguments.target
+    kinds, name = arguments.target
     async with KubeClient(await cluster_access(arguments)) as client:
-        target = Target(namespace=arguments.namespace or client.namespace, kind=kind, name=name)
-        agents, namespace = parse_agent_options(arguments), arguments.settings_namespace
-        return await read_evidence(client, target, agents=agents, settings_namespace=namespace)
+        namespace, agents = arguments.namespace or client.namespace, parse_agent_options(arguments)
+        settings = arguments.settings_namespace
+        return await read_evidence(client, namespace, kinds, name, agents=agents, settings_namespace=settings)

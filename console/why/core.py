@@ -11,30 +11,20 @@ from dataclasses import replace
 from typing import Final
 
 from console.why.acts import finding
-from console.why.causes import unscheduled
-from console.why.causes.binding import binding, chosen, missed, waiting_for_evicted
-from console.why.causes.bound import bound, failed, running
-from console.why.causes.creation import evicted_before, refused_later, why_no_pod
-from console.why.causes.device_claims import waits_for_devices
-from console.why.causes.nodes import more_room, unschedulable
-from console.why.causes.queues import full_queue, unexplained, unusable_queue
-from console.why.causes.unscheduled import guarded, is_in_kai, outside_kai
+from console.why.causes import nodes, placed, queues, unscheduled
 from console.why.evidence import PodEvidence, waited
-from console.why.explanation import Code, Explanation, PodFinding
+from console.why.explanation import Explanation, PodFinding
 from console.why.story import tell_story
 from kai import keys
 from kube.kinds import Pod
 from service.text import one_line
 
 CAUSES: Final[tuple[Callable[[PodEvidence, Pod], PodFinding | None], ...]] = (
-    # of the pod's own objects
-    *(unscheduled.gated, unscheduled.refused_by_host, unscheduled.ungrouped),
-    *(missed, waiting_for_evicted, binding, chosen, unusable_queue),
-    # in KAI's words
-    *(full_queue, unschedulable, unexplained),
+    *(unscheduled.gated, unscheduled.refused_by_host, unscheduled.ungrouped, placed.missed),
+    *(placed.waiting_for_evicted, placed.binding, placed.chosen, queues.unusable_queue),
+    *(queues.full_queue, nodes.unschedulable),  # in KAI's words
     # of a pod about which KAI says nothing
-    *(unscheduled.incomplete_gang, unscheduled.node_pool),
-    *(unscheduled.not_served, unscheduled.no_scheduler),
+    *(unscheduled.incomplete_gang, unscheduled.node_pool, unscheduled.not_served, unscheduled.no_scheduler),
 )
 """The causes of a pod of KAI that has no node, in their order."""
 _ON_HOST: Final = re.compile(r"scheduling\.run\.ai|--namespace kai-|(get|describe) nodes|webhookconfig")
@@ -46,14 +36,17 @@ def explain(evidence: PodEvidence) -> Explanation:
     pod = evidence.pod.known
     findings = list(_findings(evidence))
     if pod is not None and not evidence.is_kai_served:
-        findings = list(map(_without_host_commands, findings))
-        host = finding(evidence, Code.UNDECIDED, "", "ask-host-why").remedies
-        findings[0] = replace(findings[0], remedies=[*findings[0].remedies, *host])
+        for place, each in enumerate(findings):
+            acts = [replace(a, command="") if _ON_HOST.search(a.command) else a for a in each.remedies]
+            host = [] if place else finding(evidence, "undecided", "", "ask-host-why").remedies
+            findings[place] = replace(each, remedies=[*acts, *host])
+    state = (pod.status.phase or "Pending") if pod is not None else "No pod"
+    is_ending = pod is not None and pod.metadata.deletion_timestamp and state not in keys.FINISHED_PHASES
     return Explanation(
         namespace=evidence.namespace,
         kind="Pod" if pod else evidence.kind,
         name=pod.name if pod else evidence.name,
-        state=_state(pod),
+        state="Terminating" if is_ending else state,
         findings=findings,
         story=tell_story(evidence),
         not_visible=evidence.not_visible,
@@ -66,61 +59,48 @@ def find_cause(evidence: PodEvidence) -> PodFinding:
     return next(_findings(evidence))
 
 
-def _state(pod: Pod | None) -> str:
-    if pod is None:
-        return "No pod"
-    if pod.metadata.deletion_timestamp and pod.status.phase not in keys.FINISHED_PHASES:
-        return "Terminating"
-    return pod.status.phase or "Pending"
-
-
 def _findings(evidence: PodEvidence) -> Iterator[PodFinding]:
     pod = evidence.pod.known
     if pod is None:
-        yield why_no_pod(evidence)
-    elif pod.status.phase == "Succeeded":
-        yield finding(evidence, Code.SUCCEEDED, "all containers have ended without an error")
+        yield unscheduled.why_no_pod(evidence)
+        return
+    is_ours = unscheduled.is_in_kai(pod, evidence.scheduler)
+    outside = [] if is_ours else [unscheduled.outside_kai(evidence, pod)]
+    if pod.status.phase == "Succeeded":
+        yield finding(evidence, "succeeded", "all containers have ended without an error")
     elif pod.status.phase == "Failed":
-        yield failed(evidence, pod)
+        yield placed.failed(evidence, pod)
     elif pod.metadata.deletion_timestamp:
-        yield finding(evidence, Code.TERMINATING, "the pod is being deleted", "wait-for-end")
+        yield finding(evidence, "terminating", "the pod is being deleted", "wait-for-end")
     elif not pod.is_bound:
-        is_ours = is_in_kai(pod, evidence.scheduler)
-        of_claim = waits_for_devices(evidence, pod)
-        yield of_claim or (_pending(evidence, pod) if is_ours else outside_kai(evidence, pod))
-        yield from filter(None, [guarded(evidence, pod) if pod.pod_group_name else None])
-        yield from evicted_before(evidence)
+        of_claim = nodes.waits_for_devices(evidence, pod)
+        yield of_claim or (outside[0] if outside else _pending(evidence, pod))
+        yield from filter(None, [unscheduled.guarded(evidence, pod) if pod.pod_group_name else None])
+        yield from unscheduled.evicted_before(evidence)
     else:
-        findings = [] if is_in_kai(pod, evidence.scheduler) else [outside_kai(evidence, pod)]
-        findings += [each for each in bound(evidence, pod) if not _is_open(each)]
-        findings += refused_later(evidence, pod)
-        yield from findings or [running(evidence, pod)]
+        findings = [*outside, *(each for each in placed.bound(evidence, pod) if not _is_open(each))]
+        yield from [*findings, *unscheduled.refused_later(evidence, pod)] or [placed.running(evidence, pod)]
 
 
 def _pending(evidence: PodEvidence, pod: Pod) -> PodFinding:
-    verdict = evidence.verdict
-    cause = next(filter(None, (each(evidence, pod) for each in CAUSES)), None)
-    if cause is None:
+    cause, verdict = next(filter(None, (each(evidence, pod) for each in CAUSES)), None), evidence.verdict
+    if cause is not None and not _is_open(cause):
+        return nodes.more_room(evidence, cause)
+    if cause is not None:
+        what = f"{cause.sentence}, and not all that may explain it could be read"
+    else:
         age = evidence.since(verdict.since) if verdict and verdict.since else evidence.age
         words = f"; its last words: {one_line(verdict.text)}" if verdict else ", and says nothing"
-        return _undecided(evidence, pod, f"KAI has not placed the pod{waited(age)}{words}")
-    what = f"{cause.sentence}, and not all that may explain it could be read"
-    return _undecided(evidence, pod, what) if _is_open(cause) else more_room(evidence, cause)
-
-
-def _is_open(cause: PodFinding) -> bool:  # a fact is unknown that may exclude the cause
-    return not all(fact.is_known for fact in cause.excluded_by)
-
-
-def _undecided(evidence: PodEvidence, pod: Pod, what: str) -> PodFinding:
-    """Return the state as it is, for a cause that is not known. KAI does not always tell of wrong names."""
+        what = f"KAI has not placed the pod{waited(age)}{words}"
+    # The state as it is, for a cause that is not known. KAI does not always tell of wrong names.
     pool = pod.metadata.labels.get(keys.NODE_POOL_LABEL, "")
     names = [f"queue {evidence.queue_name}"] if evidence.queue_name else []
     names += [f"node pool {pool}"] if pool else []
     acts = ["check-names", "ask-why"] if names else ["ask-why"]
-    return finding(evidence, Code.UNDECIDED, what, *acts, names=", ".join(names))
+    acts = ["ask-about-queue"] if cause is None and verdict and verdict.is_unexplained else acts
+    queue = evidence.queue_name or "default-queue"
+    return finding(evidence, "undecided", what, *acts, names=", ".join(names), queue=queue)
 
 
-def _without_host_commands(cause: PodFinding) -> PodFinding:
-    acts = [replace(act, command="") if _ON_HOST.search(act.command) else act for act in cause.remedies]
-    return replace(cause, remedies=acts)
+def _is_open(cause: PodFinding) -> bool:  # a fact is unknown that may exclude the cause
+    return not all(fact.is_known for fact in cause.excluded_by)

@@ -14,12 +14,25 @@ from kai import keys
 from kai.installation import NAMESPACE
 from kai.queue import Queue
 from kai.releases import Version
+from kai.share import Share
 from kai.share_bytes import Card
 from kube.device_kinds import DeviceClass, ResourceClaim, ResourceSlice
-from kube.kinds import BindRequest, Event, Node, Pod, PodGroup, PodOwner, SchedulingShard, VolumeClaim
+from kube.kinds import BindRequest, Event, Node, Pod, PodGroup, PodOwner, SchedulingShard
 from service.text import one_line
 from service.units import duration
 from webhook.policy.checks import readable, whole_gpus
+
+_REASON: Final = re.compile(r"(QueueDoesNotExist|OverLimit|NonPreemptibleOverQuota|PodSchedulingErrors): ?")
+_LONGEST: Final = 8192  # characters of a verdict that are read: one line for each reason and node
+_MOST_REASONS: Final = 16
+"""Reasons of a PodGroup's condition that are compared with the text; KAI writes one or two."""
+_UNEXPLAINED: Final = ("Unable to schedule pod", "Unable to schedule podgroup")
+"""All that KAI says of a queue with children and, in v0.9.8, of a queue without a parent."""
+_MOST_CLAIMS: Final = 8  # ResourceClaims of a pod that a sentence names
+SMALLEST: Final = 0.005  # half of the smallest part of a GPU that KAI counts
+_MOST_GPUS: Final = 65536  # more GPUs than any node has; a larger number is no number of GPUs
+_MOST_HOLDERS: Final = 3  # pods that are named
+_LATEST: Final = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +44,7 @@ class PolicyDecision:
     now: str = ""  # what a new pod like this one would get, as a sentence; empty if the policy cannot be read
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentFigures:
+class AgentFigures(NamedTuple):
     """What the node's agent reports about the pod."""
 
     pod: ApiPod | None  # None if the agent does not list it: it has no share, no GPU and no memory on one
@@ -50,6 +62,29 @@ class GpuPod(NamedTuple):
     created_at: datetime
     is_bound: bool
     ends_at: datetime | None  # the latest, by `spec.activeDeadlineSeconds`; None without that
+
+
+class SchedulerVerdict(NamedTuple):
+    """KAI's last words about a pod: its condition PodScheduled, the PodGroup's condition, Unschedulable.
+
+    The scheduler writes the same in all three (v0.9.8 to v0.17.0). It stays when the scheduler ends.
+    """
+
+    text: str  # the pod's own text, else its group's; at most 8192 characters
+    group_text: str  # the text of the PodGroup, which has the gang's cause; empty if unknown
+    queue: str  # the full queue's name, by the PodGroup; empty if that names none for this text
+    reason: str  # the code of the reason, such as `OverLimit`; empty if KAI gives none
+    since: datetime | None  # when KAI said it first
+
+    @property
+    def all_text(self) -> str:
+        """Both texts."""
+        return f"{self.text}\n{self.group_text}"
+
+    @property
+    def is_unexplained(self) -> bool:
+        """Whether KAI gives no reason."""
+        return self.text.strip() in _UNEXPLAINED
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,12 +106,11 @@ class PodEvidence:
     queues: Mapping[str, Fact[Queue]] = field(default_factory=dict)  # the pod's queue and its parents by name
     nodes: Listing[Node] = NOT_READ
     shared_gpu_pods: Listing[Pod] = NOT_READ
-    """The pods of all namespaces in GPU groups, reservation pods among them; for a bound pod in its own
-    groups, with the reservation pods of others if these have none."""
+    """The pods of all namespaces in GPU groups, reservation pods among them; for a bound pod the reservation
+    pods of its node."""
     gpu_pods: Listing[GpuPod] = NOT_READ  # KAI's pods of all namespaces that hold GPUs, or wait for them
     scaling_pods: Listing[Pod] = NOT_READ  # of KAI's node-scale-adjuster, which ask an autoscaler for nodes
-    group_members: Sequence[Pod] = ()  # the other pods of the pod's namespace in the pod's GPU groups
-    claims: Listing[VolumeClaim] = NOT_READ  # the PersistentVolumeClaims that the pod mounts
+    group_members: Listing[Pod] = NOT_READ  # the other pods of the pod's namespace in its GPU groups
     device_claims: Listing[ResourceClaim] = NOT_READ  # of all namespaces, or else of the pod's
     are_device_claims_of_all: bool = False  # whether these are the ResourceClaims of all namespaces
     device_classes: Listing[DeviceClass] = NOT_READ
@@ -111,8 +145,7 @@ class PodEvidence:
     @property
     def are_events_read(self) -> bool:
         """Whether all Events that were requested could be read, so that a missing one means something."""
-        listings = (self.pod_events, self.group_events, self.creation_events)
-        return not any(listing.line for listing in listings)
+        return not any(each.line for each in (self.pod_events, self.group_events, self.creation_events))
 
     @property
     def is_kai_served(self) -> bool:
@@ -139,28 +172,25 @@ class PodEvidence:
         return [pod for pod in items(self.shared_gpu_pods) if is_reservation(pod)]
 
     @property
-    def verdict(self) -> "SchedulerVerdict | None":
+    def verdict(self) -> SchedulerVerdict | None:
         """KAI's last verdict about the pod; None if KAI has said nothing."""
         pod, group = self.pod.known, self.pod_group.known
         scheduled = pod.status.condition("PodScheduled") if pod else None
-        text, since = "", None
-        if scheduled is not None and scheduled.status == "False":
-            text, since = scheduled.message, scheduled.last_transition_time
-        if not text:
-            text, since = _newest(self.about_pod("Unschedulable"))
+        said = [(event.message, event.first) for event in self.about_pod("Unschedulable")[-1:]]
+        if scheduled is not None and scheduled.status == "False" and scheduled.message:
+            said = [(scheduled.message, scheduled.last_transition_time)]
+        text, since = said[0] if said else ("", None)
         condition = group.condition if group else None
-        group_text = condition.message if condition else ""
-        if not group_text and pod:
-            group_text, _ = _newest(self.about_groups("Unschedulable", pod.pod_group_name or "-"))
+        of_group = self.about_groups("Unschedulable", pod.pod_group_name or "-")[-1:] if pod else []
+        group_text = (condition.message if condition else "") or "".join(each.message for each in of_group)
         if not text and not group_text:
             return None
-        reasons = (condition.reasons if condition else None) or ()
-        own_text = (text or group_text)[:_LONGEST]
+        own_text, reasons = (text or group_text)[:_LONGEST], (condition.reasons if condition else None) or ()
         is_same = not text or text.strip(". \n") in group_text
-        of_text = (each for each in reasons[:_MOST_REASONS] if each.message and each.message in own_text)
         match = _REASON.match(text) or (_REASON.match(group_text) if is_same else None)
         reason = match[1] if match else reasons[0].reason if reasons and is_same else ""
-        queue = next(filter(None, (each.queue for each in of_text)), "")
+        of_text = (each for each in reasons[:_MOST_REASONS] if each.message and each.message in own_text)
+        queue = next((each.queue for each in of_text if each.queue), "")
         since = since or (condition.last_transition_time if condition else None)
         return SchedulerVerdict(own_text, group_text[:_LONGEST], queue, reason, since)
 
@@ -178,53 +208,52 @@ def waited(age: timedelta | None) -> str:
     return f" for {duration(age.total_seconds())}" if age else ""
 
 
-_MOST_CLAIMS: Final = 8  # ResourceClaims of a pod that a sentence names
-_SAME: Final = 0.005
-_MOST_GPUS: Final = 65536  # more GPUs than any node has; a larger number is no number of GPUs
+class Request(NamedTuple):
+    """The GPUs that a pod requests: a share of GPUs, or whole ones."""
 
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """The GPUs that a pod requests. All fields are None or 0 for a pod without GPUs."""
-
-    fraction: float | None = None  # part of each of `devices` GPUs
-    memory_mib: int | None = None  # memory of each of `devices` GPUs, in MiB
-    devices: int = 1
+    share: Share | None = None
     whole: int = 0  # number of whole GPUs
     claims: tuple[str, ...] = ()  # the pod's names of ResourceClaims, whose devices queues do not count
 
     @property
-    def is_share(self) -> bool:
-        """Whether the pod requests a part of a GPU."""
-        return self.fraction is not None or self.memory_mib is not None
-
-    @property
     def is_any(self) -> bool:
         """Whether the pod requests any GPU."""
-        return self.is_share or self.whole > 0
+        return self.share is not None or self.whole > 0
 
     @property
     def text(self) -> str:
         """The request in words."""
-        if not self.is_share:
+        if self.share is None:
             devices = f"the devices of ResourceClaim {', '.join(self.claims)}" if self.claims else "no GPU"
             return gpus(self.whole) if self.whole else devices
-        part = number(self.fraction or 0) if self.memory_mib is None else f"{self.memory_mib} MiB"
-        return f"{part} of {f'each of {self.devices} GPUs' if self.devices > 1 else 'a GPU'}"
+        memory, count = self.share.memory_mib, self.share.devices
+        part = number(self.share.fraction or 0) if memory is None else f"{memory} MiB"
+        return f"{part} of {f'each of {count} GPUs' if count > 1 else 'a GPU'}"
 
     @property
     def total(self) -> float | None:
         """Number of GPUs that KAI counts for the pod; None for an amount of memory."""
-        if self.memory_mib is not None:
-            return None
-        return self.whole if self.fraction is None else round(self.fraction, 2) * self.devices
+        part = self.portion(None)
+        return self.whole if self.share is None else None if part is None else part * self.share.devices
 
     def portion(self, card: Card | None) -> float | None:
         """Return the part of such a GPU that is needed in one piece, as KAI counts it; 1 for a whole one."""
-        if self.memory_mib is not None:
-            return None if card is None else card.portion_of_memory(self.memory_mib)
-        whole = 1.0 if self.whole else None
-        return whole if self.fraction is None else round(self.fraction, 2)
+        if self.share is None:
+            return 1.0 if self.whole else None
+        if self.share.memory_mib is not None:
+            return None if card is None else card.portion_of_memory(self.share.memory_mib)
+        return round(self.share.fraction or 0, 2)
+
+
+def request_of(pod: Pod) -> Request:
+    """Return what a pod requests; what cannot be read counts as nothing."""
+    view = pod.view
+    claims = tuple(one_line(each.name) for each in (pod.spec.resource_claims or ())[:_MOST_CLAIMS])
+    share = readable(lambda: view.share_request) if view is not None else None
+    if share is not None and not isnan(share.fraction or 0):
+        return Request(share, claims=claims)
+    whole = (readable(lambda: whole_gpus(view)) if view is not None else 0) or 0
+    return Request(whole=whole if 0 <= whole <= _MOST_GPUS else 0, claims=claims)
 
 
 def requested_together(evidence: PodEvidence, requested: float, unit: str = "GPU") -> str:
@@ -236,21 +265,8 @@ def requested_together(evidence: PodEvidence, requested: float, unit: str = "GPU
     if size is not None and size > 1:
         return f"the workload needs {size} pods at the same time, which request {number(requested)} in all"
     own = request_of(pod).total if pod is not None and "GPU" in unit else None
-    is_of_pod = size == 1 if own is None else abs(own - requested) < _SAME
+    is_of_pod = size == 1 if own is None else abs(own - requested) < SMALLEST
     return f"the {'pod' if is_of_pod else 'workload'} requests {number(requested)}"
-
-
-def request_of(pod: Pod) -> Request:
-    """Return what a pod requests; what cannot be read counts as nothing."""
-    view = pod.view
-    claims = tuple(one_line(each.name) for each in (pod.spec.resource_claims or ())[:_MOST_CLAIMS])
-    if view is None:
-        return Request(claims=claims)
-    share = readable(lambda: view.share_request)
-    if share is not None and not isnan(share.fraction or 0):
-        return Request(share.fraction, share.memory_mib, share.devices, claims=claims)
-    whole = readable(lambda: whole_gpus(view)) or 0
-    return Request(whole=whole if 0 <= whole <= _MOST_GPUS else 0, claims=claims)
 
 
 def number(value: float) -> str:
@@ -261,46 +277,6 @@ def number(value: float) -> str:
 def gpus(value: float) -> str:
     """Format a number of GPUs: `0 GPUs`, `0.5 GPU`, `1 GPU`, `2 GPUs`."""
     return f"{number(value)} GPU{'' if 0 < value <= 1 else 's'}"
-
-
-_REASON: Final = re.compile(r"(QueueDoesNotExist|OverLimit|NonPreemptibleOverQuota|PodSchedulingErrors): ?")
-_LONGEST: Final = 8192  # characters of a verdict that are read: one line for each reason and node
-_MOST_REASONS: Final = 16
-"""Reasons of a PodGroup's condition that are compared with the text; KAI writes one or two."""
-_UNEXPLAINED: Final = ("Unable to schedule pod", "Unable to schedule podgroup")
-"""All that KAI says of a queue with children and, in v0.9.8, of a queue without a parent."""
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerVerdict:
-    """KAI's last words about a pod: its condition PodScheduled, the PodGroup's condition, Unschedulable.
-
-    The scheduler writes the same in all three (v0.9.8 to v0.17.0). It stays when the scheduler ends.
-    """
-
-    text: str  # the pod's own text, else its group's; at most 8192 characters
-    group_text: str  # the text of the PodGroup, which has the gang's cause; empty if unknown
-    queue: str  # the full queue's name, by the PodGroup; empty if that names none for this text
-    reason: str  # the code of the reason, such as `OverLimit`; empty if KAI gives none
-    since: datetime | None  # when KAI said it first
-
-    @property
-    def all_text(self) -> str:
-        """Both texts."""
-        return f"{self.text}\n{self.group_text}"
-
-    @property
-    def is_unexplained(self) -> bool:
-        """Whether KAI gives no reason."""
-        return self.text.strip() in _UNEXPLAINED
-
-
-def _newest(events: Sequence[Event]) -> tuple[str, datetime | None]:
-    return (events[-1].message, events[-1].first) if events else ("", None)
-
-
-_MOST_HOLDERS: Final = 3  # pods that are named
-_LATEST: Final = datetime.max.replace(tzinfo=UTC)
 
 
 def gpu_pod(pod: Pod) -> GpuPod | None:
@@ -323,33 +299,29 @@ def who_holds(evidence: PodEvidence, queues: Collection[str] = ()) -> str:
     workload of the highest priority in a queue first, and of equal ones the oldest (v0.17.0, `priority.go`,
     `elastic.go`). Empty if the caller may not list the pods of all namespaces.
     """
-    if not evidence.gpu_pods.is_known:
-        return ""
-    pods = [pod for pod in items(evidence.gpu_pods) if pod.is_bound and (not queues or pod.queue in queues)]
+    pods = [
+        pod for pod in evidence.gpu_pods.known or () if pod.is_bound and (not queues or pod.queue in queues)
+    ]
     pods.sort(key=lambda pod: (pod.ends_at or _LATEST, pod.created_at, pod.namespace, pod.name))
-    named = "; ".join(map(_named, pods[:_MOST_HOLDERS]))
-    more = f"; and {len(pods) - _MOST_HOLDERS} more" if len(pods) > _MOST_HOLDERS else ""
+    named = []
+    for pod in pods[:_MOST_HOLDERS]:
+        queue = f", queue {one_line(pod.queue)}" if pod.queue else ""
+        ends = f", ends by {pod.ends_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if pod.ends_at else ""
+        named.append(f"{pod.namespace}/{pod.name} ({pod.request}{queue}{ends})")
+    named += [f"and {len(pods) - _MOST_HOLDERS} more"] if len(pods) > _MOST_HOLDERS else []
     place = place_of(evidence) or (1, 1)
     turn = f". By age its workload is number {place[0]} of {place[1]} that wait in the queue"
-    return f"{f': {named}{more}' if pods else ''}{turn if place[1] > 1 else ''}"
+    return f"{': ' if pods else ''}{'; '.join(named)}{turn if place[1] > 1 else ''}"
 
 
 def place_of(evidence: PodEvidence) -> tuple[int, int] | None:
     """Return the place of the pod's workload among those that wait in its queue, by age, and their number."""
     own, queue = evidence.pod.known, evidence.queue_name
-    if own is None or not queue or not evidence.gpu_pods.is_known:
-        return None
     waiting: dict[tuple[str, str], datetime] = {}
-    for pod in items(evidence.gpu_pods):
+    for pod in evidence.gpu_pods.known or ():
         if not pod.is_bound and pod.queue == queue:
             key = pod.namespace, pod.group or pod.name
             waiting[key] = min(waiting.get(key, pod.created_at), pod.created_at)
     order = sorted(waiting, key=lambda key: (waiting[key], key))
-    key = own.metadata.namespace, own.pod_group_name or own.name
-    return (order.index(key) + 1, len(order)) if key in waiting else None
-
-
-def _named(pod: GpuPod) -> str:
-    queue = f", queue {one_line(pod.queue)}" if pod.queue else ""
-    ends = f", ends by {pod.ends_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if pod.ends_at else ""
-    return f"{pod.namespace}/{pod.name} ({pod.request}{queue}{ends})"
+    key = (own.metadata.namespace, own.pod_group_name or own.name) if own is not None else ("", "")
+    return (order.index(key) + 1, len(order)) if queue and key in waiting else None

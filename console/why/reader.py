@@ -1,43 +1,34 @@
 """Reads the evidence about one pod with the caller's rights and at most 16 requests.
 
 A tenant can write the names, so each is checked before it becomes part of a path. Requests run in waves: the
-pod; what every answer needs; what the state of the pod needs; what completes the story, as far as requests
-remain.
+pod; what every answer needs; what the state of the pod needs; what completes the story.
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
 from console.cluster.agents import AgentOptions, Agents
-from console.cluster.facts import MISSING, NOT_READ, Fact, FactReader, Listing, Why, is_read, items
+from console.cluster.facts import MISSING, NOT_READ, Fact, FactReader, Listing, ServedKind, Why, items
 from console.cluster.rules import is_missed_by_kai
 from console.cluster.webhook import does_not_exist, kai_namespace, read_settings
 from console.explain.explainer import ExplainedPod, Explainer
 from console.explain.live_workloads import explain_object
 from console.explain.text import headline, reason_code
+from console.why import target
 from console.why.causes.unscheduled import is_in_kai
 from console.why.core import find_cause
-from console.why.events import EventReader, is_of
-from console.why.evidence import (
-    AgentFigures,
-    GpuPod,
-    PodEvidence,
-    PolicyDecision,
-    SchedulerVerdict,
-    gpu_pod,
-    request_of,
-)
-from console.why.target import POD, Target, find_pod, owner_kind
+from console.why.evidence import AgentFigures, GpuPod, PodEvidence, PolicyDecision, gpu_pod, request_of
+from console.why.target import WorkloadKind
 from gpuagent.api_types import ApiPod
 from kai import keys
 from kai.installation import NAMESPACE
 from kai.kaishare_keys import REASON
 from kai.queue import Queue
 from kube import kinds
-from kube.answers import REQUEST_ERRORS, AccessError, ApiError, Unreachable
+from kube.answers import REQUEST_ERRORS
 from kube.client import KubeClient
 from kube.kinds import FullMeta, Kind, Namespace, Pod, PodOwner, decode_pod_with_document
 from service.command import UsageError
@@ -58,29 +49,28 @@ _NOT_SUCCEEDED: Final = {"fieldSelector": "status.phase!=Succeeded"}
 _SCALING: Final = "kai-scale-adjust"  # namespace of KAI's node-scale-adjuster (v0.17.0 `options.go`)
 _SCALING_QUERY: Final = {"labelSelector": "app=scaling-pod"}
 _OF_FULL_QUEUES: Final = ("OverLimit", "NonPreemptibleOverQuota")
-_OF_QUEUES: Final = ("QueueDoesNotExist", *_OF_FULL_QUEUES)  # reasons of verdicts that are about queues only
-_OF_VOLUMES: Final = ("VolumeBinding", "PersistentVolumeClaim")
+_PODS: Final = ServedKind(group="", version="v1", kind="Pod", resource="pods", is_namespaced=True)
 
 _Work = Iterator[Coroutine[Any, Any, None]]
 
 
 async def read_evidence(
-    client: KubeClient, target: Target, *, agents: AgentOptions, settings_namespace: str
-) -> PodEvidence:
+    client: KubeClient, namespace: str, kinds_named: Sequence[WorkloadKind], name: str, *,
+    agents: AgentOptions, settings_namespace: str,
+) -> PodEvidence:  # fmt: skip
     """Read all that is known about a pod or workload; what cannot be read is unknown, with the reason.
 
-    A pod that does not exist is missing, since its Events may tell what happened to it. The webhook's
-    settings are in a ConfigMap of `settings_namespace`. Raises UsageError if the pod, the list of the
-    workload's pods, or the kind cannot be read, or if the namespace does not exist.
+    A pod that does not exist is missing, since its Events may tell what happened to it. Raises UsageError if
+    the pod, the workload's pods, or the kind cannot be read, or if the namespace does not exist.
     """
     reader = FactReader(client, most_requests=MOST_REQUESTS)
-    kind, pod, workload = await find_pod(reader, target)
-    place, now = target.namespace, datetime.now(UTC)
-    evidence = PodEvidence(now=now, namespace=place, kind=kind, name=target.name, pod=pod, workload=workload)
-    reading = _Reading(reader, evidence, EventReader(reader, place, kind, target.name))
+    kind, now = kinds_named[0].name, datetime.now(UTC)
+    pod, workload = await target.find_pod(reader, namespace, kinds_named, name)
+    evidence = PodEvidence(now=now, namespace=namespace, kind=kind, name=name, pod=pod, workload=workload)
+    reading = _Reading(reader, evidence)
     await _run(reading.basics())
     if reading.namespace.is_missing:
-        raise UsageError(does_not_exist(place))
+        raise UsageError(does_not_exist(namespace))
     if pod.known is not None:
         await _run(reading.details(pod.known, agents, settings_namespace))
         await _run(reading.rest(pod.known))
@@ -105,73 +95,69 @@ class _Reading:
 
     reader: FactReader
     evidence: PodEvidence
-    events: EventReader
     namespace: Fact[Namespace] = NOT_READ
 
     def basics(self) -> _Work:
         """Yield the requests of every answer."""
-        pod, workload = self.evidence.pod.known, self.evidence.workload.known
-        is_pod, name = self.evidence.kind == POD.kind, pod.name if pod else self.evidence.name
+        pod, is_pod = self.evidence.pod.known, self.evidence.kind == target.POD.name
         yield self._read_namespace()
-        yield self._read("group_events", self.events.about_groups(pod, workload))
+        yield self._read("group_events", target.events_about_groups(self.reader, self.evidence))
         if pod is not None or is_pod:
-            yield self._read("pod_events", self.events.about_pod(name, pod))
+            yield self._read("pod_events", target.events_about_pod(self.reader, self.evidence))
         if pod is not None and pod.pod_group_name:
             group = self.reader.get(kinds.POD_GROUPS, pod.pod_group_name, pod.metadata.namespace)
             yield self._read("pod_group", group)
         if pod is not None:
             yield self._read_bind_request(pod)
         if not is_pod and (pod is None or pod.is_bound):
-            yield self._read("creation_events", self.events.about_creation(workload))
+            yield self._read("creation_events", target.events_about_creation(self.reader, self.evidence))
 
     def details(self, pod: Pod, agents: AgentOptions, settings_namespace: str) -> _Work:
         """Yield the requests that the state of the pod needs."""
         if pod.is_bound and pod.gpu_groups:
-            yield self._read_shared_gpu_pods(pod)
+            yield self._read("shared_gpu_pods", self._list_reservations(pod))
+            yield self._read("group_members", self._list_group_members(pod))
         if pod.is_bound and pod.status.phase == "Running":
             yield self._read_figures(pod, agents)
         elif not pod.is_bound and not pod.spec.scheduling_gates:
             yield from self._of_waiting(pod) if is_in_kai(pod, self.evidence.scheduler) else ()
-            yield from self._of_claims(pod) if pod.spec.resource_claims else ()
+        if not pod.is_bound and not pod.spec.scheduling_gates and pod.spec.resource_claims:
+            yield self._read_device_claims(pod)
+            yield self._read("device_classes", self.reader.list(kinds.DEVICE_CLASSES))
+            yield self._read("slices", self.reader.list(kinds.RESOURCE_SLICES))
         if self.namespace.known is not None:
             yield self._read_decision(pod, self.namespace.known, settings_namespace)
 
     def _of_waiting(self, pod: Pod) -> _Work:
         evidence, verdict, listing = self.evidence, self.evidence.verdict, self.reader.list
+        words, reason = (verdict.all_text, verdict.reason) if verdict is not None else ("", "")
+        is_of_volumes = "VolumeBinding" in words or "PersistentVolumeClaim" in words
+        is_of_queue = reason in ("QueueDoesNotExist", *_OF_FULL_QUEUES)
+        # A verdict without a reason may be about anything.
+        is_of_nodes = bool(words) and not is_of_queue and not is_of_volumes and "opology" not in words
         yield self._read_queues(pod)
         is_unclear = not pod.pod_group_name or is_missed_by_kai(pod)
         if evidence.bind_request.why is Why.FORBIDDEN and is_unclear:
             yield self._discover_kai()
-        is_of_nodes = verdict is not None and _is_about_nodes(verdict)
         if is_of_nodes:
             yield self._read("nodes", listing(kinds.NODES))
         if is_of_nodes or evidence.bind_request.known is not None:
-            yield self._read_shared_gpu_pods(pod)
-        if is_of_nodes or (verdict is not None and verdict.reason in _OF_FULL_QUEUES):
+            query = {"labelSelector": keys.GPU_GROUP, **_NOT_SUCCEEDED}
+            yield self._read("shared_gpu_pods", self._list_pods("", query, "pods of other namespaces"))
+        if is_of_nodes or reason in _OF_FULL_QUEUES:
             yield self._read("gpu_pods", self._list_gpu_pods())
-        if verdict is not None and _is_about_volumes(verdict) and pod.claim_names:
-            what = "PersistentVolumeClaims"
-            yield self._read("claims", listing(kinds.VOLUME_CLAIMS, pod.metadata.namespace, what=what))
         group = evidence.pod_group.known
         if keys.NODE_POOL_LABEL in {*pod.metadata.labels, *(group.metadata.labels if group else ())}:
             yield self._read("shards", listing(kinds.SHARDS, what="SchedulingShards"))
 
-    def _of_claims(self, pod: Pod) -> _Work:
-        yield self._read_device_claims(pod)
-        yield self._read("device_classes", self.reader.list(kinds.DEVICE_CLASSES))
-        yield self._read("slices", self.reader.list(kinds.RESOURCE_SLICES))
-
     def rest(self, pod: Pod) -> _Work:
         """Yield the requests that complete the story, as far as requests remain."""
-        is_told = self.evidence.gpu_pods.is_known and request_of(pod).is_share
-        is_open = pod.is_bound and self.evidence.shared_gpu_pods.is_known and not self.evidence.reservations
+        is_told = self.evidence.gpu_pods.is_known and request_of(pod).share is not None
         if is_told:
             scaling = self._list_pods(_SCALING, _SCALING_QUERY, f"pods in {_SCALING}")
             yield self._read("scaling_pods", scaling)
-        if is_open:
-            yield self._read_reservations()
-        if not self.evidence.owners and self.reader.remaining > is_told + is_open:
-            yield self._read_owners(pod, is_optional=True)
+        if not self.evidence.owners and self.reader.remaining > is_told:
+            yield self._read_owners(pod)
 
     async def _read(self, name: str, request: Coroutine[Any, Any, Fact[Any]]) -> None:
         setattr(self.evidence, name, await request)
@@ -196,25 +182,20 @@ class _Reading:
         request = await self.reader.get(kinds.BIND_REQUESTS, pod.name, pod.metadata.namespace)
         if request.known is not None:
             metadata = request.known.metadata
-            uid = next((each.uid for each in metadata.owner_references if each.kind == POD.kind), "")
-            request = request if is_of(pod, uid, metadata) else MISSING
+            uid = next((each.uid for each in metadata.owner_references if each.kind == target.POD.name), "")
+            request = request if target.is_of(pod, uid, metadata) else MISSING
         self.evidence.bind_request = request
 
     async def _discover_kai(self) -> None:
         """Ask whether KAI's kinds are served: others are refused, too, where a right is missing (1.36.3)."""
-        path = f"/apis/{kinds.POD_GROUPS.group}"
-        try:
-            await self.reader.client.get(path)
-        except ApiError as error:
-            if error.is_not_found:
-                self.evidence.bind_request = Fact(why=Why.UNSERVED)
-        except (Unreachable, AccessError) as error:
-            self.reader.record(error, "KAI's API group", f"get {path}")
+        served = (await self.reader.served()).known
+        if served is not None and not any(kind.group == kinds.POD_GROUPS.group for kind in served):
+            self.evidence.bind_request = Fact(why=Why.UNSERVED)
 
     async def _read_queues(self, pod: Pod) -> None:
         """Read the queue and its parents, up to one that cannot be read."""
         if self.evidence.pod_group.known is None:  # then the topmost owner's label may name the queue
-            await self._read_owners(pod, is_optional=False)
+            await self._read_owners(pod)
         queues: dict[str, Fact[Queue]] = {}
         name = self.evidence.queue_name
         while name and name not in queues and len(queues) < _MOST_QUEUES:
@@ -222,17 +203,17 @@ class _Reading:
             name = queue.known.parent if queue.known is not None else ""
         self.evidence.queues = queues
 
-    async def _read_owners(self, pod: Pod, *, is_optional: bool) -> None:
-        """Read the owners, the nearest first, up to one that cannot be read; optional ones to the limit."""
+    async def _read_owners(self, pod: Pod) -> None:
+        """Read the owners, the nearest first, up to one that cannot be read."""
         named = self.evidence.workload.known
         owners: list[PodOwner] = []
         metadata: FullMeta = pod.metadata
         while len(owners) < _MOST_OWNERS and (owner := metadata.owner) is not None:
-            kind = owner_kind(owner)
+            kind = target.owner_kind(owner)
             read: Fact[PodOwner] = NOT_READ
             if named is not None and (named.kind, named.metadata.name) == (owner.kind, owner.name):
                 read = Fact(named)
-            elif kind is not None and (self.reader.remaining or not is_optional):
+            elif kind is not None:
                 read = await self.reader.get(kind, owner.name, pod.metadata.namespace)
             if read.known is None:
                 break
@@ -240,28 +221,19 @@ class _Reading:
             metadata = read.known.metadata
         self.evidence.owners = owners
 
-    async def _read_shared_gpu_pods(self, pod: Pod) -> None:
-        """Read the pods in GPU groups that have not ended: of all namespaces if the caller may, else of one.
+    async def _list_reservations(self, pod: Pod) -> Listing[Pod]:
+        """List the reservation pods on the pod's node; without any, KAI may use another namespace."""
+        on_node = f"spec.nodeName={one_line(pod.spec.node_name)},{_NOT_ENDED['fieldSelector']}"
+        query = {"labelSelector": f"{keys.APP_LABEL}={keys.RESERVATION_APP}", "fieldSelector": on_node}
+        return await self._list_pods(keys.RESERVATION_APP, query, "reservation pods")
 
-        Of a bound pod only its own groups are read, so that the pods of other groups do not fill the list.
-        """
-        groups = sorted(pod.gpu_groups) if pod.is_bound else []
-        selector = f"{keys.GPU_GROUP} in ({','.join(groups)})" if groups else keys.GPU_GROUP
-        query = {"labelSelector": selector, **(_NOT_ENDED if pod.is_bound else _NOT_SUCCEEDED)}
-        pods = near = await self._list_pods("", query, "pods of other namespaces")
-        if not is_read(pods) and pod.gpu_groups:
-            near = await self._list_pods(pod.metadata.namespace, query, "pods")
-        self.evidence.shared_gpu_pods = pods
-        own = pod.metadata.namespace
-        others = [each for each in items(near) if each.metadata.namespace == own and each.name != pod.name]
-        self.evidence.group_members = [each for each in others if each.gpu_groups & pod.gpu_groups]
-
-    async def _read_reservations(self) -> None:
-        """Read the reservation pods of other groups, which show whether KAI uses the default namespace."""
-        query = {"labelSelector": f"{keys.APP_LABEL}={keys.RESERVATION_APP}", **_NOT_ENDED}
-        others = await self._list_pods(keys.RESERVATION_APP, query, "reservation pods")
-        shared = self.evidence.shared_gpu_pods
-        self.evidence.shared_gpu_pods = Fact((*items(shared), *items(others)), others.why, others.line)
+    async def _list_group_members(self, pod: Pod) -> Listing[Pod]:
+        """List the other pods of the pod's namespace in its GPU groups, that have not ended."""
+        selector = f"{keys.GPU_GROUP} in ({','.join(sorted(pod.gpu_groups))})"
+        query = {"labelSelector": selector, **_NOT_ENDED}
+        listing = await self._list_pods(pod.metadata.namespace, query, "pods")
+        others = tuple(each for each in items(listing) if each.name != pod.name)
+        return Fact(others, listing.why, listing.line)
 
     async def _list_gpu_pods(self) -> Listing[GpuPod]:
         """List what holds GPUs, and what waits for them: the pods of the scheduler, with little of each."""
@@ -301,11 +273,14 @@ class _Reading:
         own = metadata.policy(name, published.rules.default_mode)
         explainer = Explainer(name, {} if own is None else {name: own}, published.rules)
         owned = FullMeta(pod.name, name)
-        for item in explain_object(explainer, POD, owned, pod.document, ""):
+        for item in explain_object(explainer, _PODS, owned, pod.document, ""):
             if isinstance(item, ExplainedPod):
-                now = ("", _SOMETHING_ELSE) if _is_outdated(item) else (reason_code(item), headline(item))
-                decision = PolicyDecision(reason=reason, now_reason=now[0], now=now[1])
-                self.evidence.decision = Fact(decision)
+                old, new = item.earlier, item.mutation.decision
+                is_older = old is not None and not old.is_current and old.reason != new.reason.code
+                # The policy has changed since it gave the pod its share, so that the new one is not known.
+                is_unknown = is_older and new.source is Source.OWN_SHARE
+                now = ("", _SOMETHING_ELSE) if is_unknown else (reason_code(item), headline(item))
+                self.evidence.decision = Fact(PolicyDecision(reason=reason, now_reason=now[0], now=now[1]))
 
     async def _read_figures(self, pod: Pod, options: AgentOptions) -> None:
         node = pod.spec.node_name
@@ -315,48 +290,29 @@ class _Reading:
         try:
             listed = await agents.list(node)
             running = [p for p in listed if p.spec.node_name == node and p.status.phase == "Running"]
-            if not running:
-                return
-            reading = await agents.read(running[0])
+            reading = await agents.read(running[0]) if running else None
         except REQUEST_ERRORS as error:
             right = f"list pods in {options.namespace}"
             self.evidence.figures = Fact(why=self.reader.record(error, "the agents", right).why)
             return
+        if reading is None:
+            return
         if reading.missing_right:
             self.evidence.figures = Fact(why=Why.FORBIDDEN)
             self.reader.refuse("the agents", f"get pods/proxy in {options.namespace}")
-        elif reading.received is None:
-            self.evidence.figures = Fact(why=Why.FAILED, line=reading.failure)
-        elif reading.received.answer.sample_timestamp is None:
-            self.evidence.figures = Fact(why=Why.FAILED, line="the agent has no recent sample")
+        elif reading.received is None or reading.received.answer.sample_timestamp is None:
+            line = "the agent has no recent sample" if reading.received else reading.failure
+            self.evidence.figures = Fact(why=Why.FAILED, line=line)
         else:
-            pods = reading.received.answer.pods
-            key = (*pod.metadata.key, pod.metadata.uid)
+            pods, key = reading.received.answer.pods, (*pod.metadata.key, pod.metadata.uid)
             own = next((each for each in pods if (each.namespace, each.name, each.uid) == key), None)
             on = _gpus_of(own) if own is not None else frozenset()
             neighbours = sum(each is not own and not on.isdisjoint(_gpus_of(each)) for each in pods)
-            self.evidence.figures = Fact(AgentFigures(pod=own, neighbours=neighbours))
+            self.evidence.figures = Fact(AgentFigures(own, neighbours))
 
 
 def _policy(namespace: Namespace) -> PolicyMetadata:
     return PolicyMetadata.select(namespace.metadata.labels, namespace.metadata.annotations)
-
-
-def _is_outdated(pod: ExplainedPod) -> bool:
-    """Whether the policy has changed since it gave the pod its share, so that the new one is not known."""
-    earlier, decision = pod.earlier, pod.mutation.decision
-    is_older = earlier is not None and not earlier.is_current and earlier.reason != decision.reason.code
-    return is_older and decision.source is Source.OWN_SHARE
-
-
-def _is_about_volumes(verdict: SchedulerVerdict) -> bool:
-    return any(word in verdict.all_text for word in _OF_VOLUMES)
-
-
-def _is_about_nodes(verdict: SchedulerVerdict) -> bool:
-    """Whether a verdict may be about nodes and their GPUs; one without a reason may be about anything."""
-    is_about_topology = "opology" in verdict.all_text
-    return verdict.reason not in _OF_QUEUES and not is_about_topology and not _is_about_volumes(verdict)
 
 
 def _gpus_of(pod: ApiPod) -> frozenset[str]:

@@ -13,9 +13,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from console.cluster.facts import items
-from console.why.causes.bound import uses_of
-from console.why.causes.creation import COMBINED, evictions
-from console.why.causes.unscheduled import HARMLESS
+from console.why.causes.placed import uses_of
+from console.why.causes.unscheduled import COMBINED, HARMLESS, evictions
 from console.why.evidence import PodEvidence, PolicyDecision, request_of
 from console.why.explanation import Step
 from gpuagent.verdicts.flag_reasons import FlagReason
@@ -23,37 +22,24 @@ from gpuagent.verdicts.messages import EVICTED, WITHIN_SHARE
 from kai import kaishare_keys
 from kube.kinds import Event, Pod
 from service.text import ELLIPSIS, LONGEST_VALUE, counted, joined, one_line
-from webhook.policy.decide_share import MOST_GPU_CONTAINERS
-from webhook.policy.reasons import Reason
 
-_OF_GROUP: Final = frozenset({"Unschedulable", "NotReady", "StaleJob"})
-_OF_POD: Final = frozenset(
-    {
-        *("Unschedulable", "Pipelined", "BindingError", "PodGrouperWarning"),  # KAI's
-        *("FailedScheduling", "SyncError"),  # of Kubernetes' scheduler and of vCluster
-        *("TriggeredScaleUp", "NotTriggerScaleUp", "Nominated"),  # of autoscalers
-        # the kubelet's
-        *("BackOff", "Failed", "FailedAttachVolume", "FailedCreatePodSandBox", "FailedMount"),
-        *("FailedPrepareDynamicResources", "NetworkNotReady", "UnexpectedAdmissionError"),
-    }
+_OF_GROUP: Final = ("Unschedulable", "NotReady", "StaleJob")
+_OF_POD: Final = (
+    *("Unschedulable", "Pipelined", "BindingError", "PodGrouperWarning"),  # KAI's
+    *("FailedScheduling", "SyncError"),  # of Kubernetes' scheduler and of vCluster
+    *("TriggeredScaleUp", "NotTriggerScaleUp", "Nominated"),  # of autoscalers
+    # the kubelet's
+    *("BackOff", "Failed", "FailedAttachVolume", "FailedCreatePodSandBox", "FailedMount"),
+    *("FailedPrepareDynamicResources", "NetworkNotReady", "UnexpectedAdmissionError"),
 )
 """Reasons of the Events about a pod that waits."""
-_FLAGS: Final = frozenset({reason.event_reason for reason in FlagReason} | {WITHIN_SHARE})
-_DECISIONS: Final = {reason.code: reason.text for reason in Reason}
-_IN_GENERAL: Final = {
-    "count": "several", "containers": "its containers", "share_for": "whole-gpu or marked",
-    "most": str(MOST_GPU_CONTAINERS), "resource": "something else than nvidia.com/gpu",
-    "quantity": "an amount of", "evidence": "the pod may be one rank of several", "where": "gives it a share",
-    "sizes": "", "named": "another container", "what": "this name", "label": "their labels",
-    "name": "the pod's",
-}  # fmt: skip
-"""Details of a decision that the pod does not keep."""
+_FLAGS: Final = (*(reason.event_reason for reason in FlagReason), WITHIN_SHARE)
 _MOST: Final = 5  # different messages of one kind that are steps of their own
 _MOST_COMPARED: Final = 50  # different messages of one kind that are compared with each other
 _LEAST_REPEATED: Final = 30  # length of a message from which its words in another message are no coincidence
 _EARLIEST: Final = datetime.fromtimestamp(0, UTC)
 _LONGEST: Final = 4096
-"""Characters of a condition's message that are read; `events` has bounded those of Events."""
+"""Characters of a message that are read."""
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _RESERVATION: Final = ("kai-resource-reservation/", "gpu-reservation-")
 _SUFFIX: Final = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{5}\b")
@@ -76,15 +62,14 @@ def tell_story(evidence: PodEvidence) -> list[Step]:
 
 def _parts(evidence: PodEvidence) -> Iterator[list[Step]]:
     pod = evidence.pod.known
-    yield _steps(_evicted(evidence))
+    yield _steps("evicted", _evicted(evidence))
     yield [*_created(evidence, pod)]
-    refused = items(evidence.creation_events)
-    texts = (each.message.removeprefix(COMBINED).removeprefix("Error creating: ") for each in refused)
-    yield _steps(_told("refused", each, text) for each, text in zip(refused, texts, strict=True))
+    refused = ((each, each.message.removeprefix(COMBINED)) for each in items(evidence.creation_events))
+    yield _steps("refused", (_told(each, text.removeprefix("Error creating: ")) for each, text in refused))
     yield [*_decided(evidence, pod), *_grouped(evidence, pod)] if pod else []
-    yield _steps(_waiting(evidence, pod))
+    yield _steps("waiting", _waiting(evidence, pod))
     yield [*_placed(evidence, pod)] if pod else []
-    yield _steps(_told("flagged", each) for each in evidence.about_pod(*_FLAGS))
+    yield _steps("flagged", (_told(each, each.message) for each in evidence.about_pod(*_FLAGS)))
 
 
 def _created(evidence: PodEvidence, pod: Pod | None) -> Iterator[Step]:
@@ -102,28 +87,15 @@ def _created(evidence: PodEvidence, pod: Pod | None) -> Iterator[Step]:
 
 
 def _decided(evidence: PodEvidence, pod: Pod) -> Iterator[Step]:
-    decision = evidence.decision.known or PolicyDecision()
-    if not (decision.reason or decision.now):
-        return
-    text = _decision(decision.reason, pod) if decision.reason else "kaishare added nothing to the pod"
+    decision, text = evidence.decision.known or PolicyDecision(), "kaishare added nothing to the pod"
+    if decision.reason:
+        size = one_line(pod.metadata.annotations.get(kaishare_keys.SIZE, ""), LONGEST_VALUE)
+        policy = f"by kaishare in namespace {pod.metadata.namespace}{f', size {size}' if size else ''}"
+        text = f"{policy}: {request_of(pod).text} ({one_line(decision.reason)})"
     if decision.now and decision.now_reason != decision.reason:
         text += f"; a new pod would get now: {one_line(decision.now)}"
-    yield Step(at=pod.metadata.creation_timestamp, what="decided", text=text)
-
-
-def _decision(code: str, pod: Pod) -> str:
-    """Return the sentence of a reason; what the pod does not tell any more is told in general."""
-    template = _DECISIONS.get(code)
-    if template is None:
-        return f"by kaishare: {one_line(code, LONGEST_VALUE)}"
-    size = one_line(pod.metadata.annotations.get(kaishare_keys.SIZE, ""), LONGEST_VALUE)
-    names = [container.name or "" for container in pod.view.containers] if pod.view else []
-    details = _IN_GENERAL | {"share": request_of(pod).text, "namespace": pod.metadata.namespace}
-    details["container"] = one_line(names[0], LONGEST_VALUE) if names else ELLIPSIS
-    details |= {"name": ""} if code == Reason.LIMIT_RANGE.code else {}
-    template = template.replace("{namespace}{size}", "{namespace}" + (", size {size}" if size else ""))
-    sentence = template.format_map(defaultdict(lambda: ELLIPSIS, details | {"size": size or ELLIPSIS}))
-    return f"{sentence.rstrip('; :')} ({code})"
+    if decision.reason or decision.now:
+        yield Step(at=pod.metadata.creation_timestamp, what="decided", text=text)
 
 
 def _grouped(evidence: PodEvidence, pod: Pod) -> Iterator[Step]:
@@ -139,32 +111,28 @@ def _grouped(evidence: PodEvidence, pod: Pod) -> Iterator[Step]:
 
 
 def _placed(evidence: PodEvidence, pod: Pod) -> Iterator[Step]:
+    def since(kind: str) -> datetime | None:
+        condition = pod.status.condition(kind)
+        is_true = condition is not None and condition.status == "True"
+        return condition.last_transition_time if condition and is_true else pod.status.start_time
+
     if pod.is_bound:
-        scheduled = pod.status.condition("PodScheduled")
-        is_told = scheduled is not None and scheduled.status == "True"
-        at = scheduled.last_transition_time if scheduled and is_told else pod.status.start_time
-        yield Step(at=at, what="bound", text=f"to node {one_line(pod.spec.node_name)}")
-    if pod.status.phase != "Running":
-        return
-    ready = pod.status.condition("Ready")
-    at = ready.last_transition_time if ready and ready.status == "True" else pod.status.start_time
-    parts = [f"no figures: {evidence.figures.line}"] if evidence.figures.line else []
-    figures = evidence.figures.known
-    if figures is not None:
-        parts = uses_of(figures)
-        parts += [f"{counted(figures.neighbours, 'other pod')} on the same GPU"] if parts else []
-    parts += [counted(pod.status.restarts, "restart")] if pod.status.restarts else []
-    waiting = sum(not container.ready for container in pod.status.container_statuses or ())
-    parts += [f"{counted(waiting, 'container is', 'containers are')} not ready"] if waiting else []
-    yield Step(at=at, what="running", text=joined(parts) or "all containers have started")
+        yield Step(at=since("PodScheduled"), what="bound", text=f"to node {one_line(pod.spec.node_name)}")
+    if pod.status.phase == "Running":
+        figures, uses = evidence.figures, uses_of(evidence.figures.known)
+        parts = [f"no figures: {figures.line}"] if figures.line else uses
+        neighbours = figures.known.neighbours if figures.known else 0
+        parts += [f"{counted(neighbours, 'other pod')} on the same GPU"] if uses else []
+        parts += [counted(pod.status.restarts, "restart")] if pod.status.restarts else []
+        text = joined(parts) or "all containers have started"
+        yield Step(at=since("Ready"), what="running", text=text)
 
 
 _Told = tuple[str, Step]  # an object, and what was told about it
 
 
-def _told(what: str, event: Event, text: str | None = None) -> _Told:
-    text = event.message if text is None else text
-    step = Step(at=event.first, last=event.last, times=event.times, what=what, text=text)
+def _told(event: Event, text: str) -> _Told:
+    step = Step(at=event.first, last=event.last, times=event.times, what="", text=text)
     return f"{event.involved_object.kind}/{event.involved_object.name}", step
 
 
@@ -174,25 +142,25 @@ def _waiting(evidence: PodEvidence, pod: Pod | None) -> Iterator[_Told]:
     condition = group.condition if group is not None else None
     is_waiting = pod is not None and not pod.is_bound
 
-    def waiting(about: str, at: datetime | None, text: str) -> _Told:
-        return about, Step(at=at, last=at, what="waiting", text=text)
+    def once(about: str, at: datetime | None, text: str) -> _Told:
+        return about, Step(at=at, last=at, what="", text=text)
 
     if scheduled is not None and scheduled.status == "False":
-        yield waiting("condition", scheduled.last_transition_time, _bare(scheduled.message))
+        yield once("condition", scheduled.last_transition_time, _bare(scheduled.message))
     if condition is not None:
-        yield waiting("condition of the group", condition.last_transition_time, _bare(condition.message))
+        yield once("condition of the group", condition.last_transition_time, _bare(condition.message))
     if is_waiting and order is not None:
         text = f"KAI chose the node {order.spec.selected_node}"
-        yield waiting("BindRequest", order.metadata.creation_timestamp, text)
+        yield once("BindRequest", order.metadata.creation_timestamp, text)
     for event in items(evidence.pod_events):
         if event.reason == "Scheduled" and is_waiting and order is None:  # proves no more than the order
-            yield _told("waiting", event, "KAI chose a node")
+            yield _told(event, "KAI chose a node")
         elif event.reason in _OF_POD and not _is_harmless(event, pod):
-            yield _told("waiting", event, _bare(event.message))
+            yield _told(event, _bare(event.message))
     name = pod.pod_group_name if pod is not None else ""
     for event in items(evidence.group_events):
         if event.reason in _OF_GROUP and name in ("", event.involved_object.name):
-            yield _told("waiting", event, _bare(event.message))
+            yield _told(event, _bare(event.message))
 
 
 def _is_harmless(event: Event, pod: Pod | None) -> bool:
@@ -213,38 +181,26 @@ def _bare(message: str) -> str:
 
 
 def _evicted(evidence: PodEvidence) -> Iterator[_Told]:
-    pod = evidence.pod.known
-    created = pod.metadata.creation_timestamp if pod is not None else None
-    for event in evictions(evidence):
-        is_later = created is not None and event.first is not None and event.first > created
-        # A sibling was evicted while this pod existed.
-        if not is_later or pod is None or event.involved_object.name == pod.pod_group_name:
-            yield _told("evicted", event, event.message.partition("\n")[0])
-    yield from (_told("evicted", each) for each in evidence.about_pod(EVICTED))
+    yield from (_told(each, each.message.partition("\n")[0]) for each in evictions(evidence))
+    yield from (_told(each, each.message) for each in evidence.about_pod(EVICTED))
 
 
-def _steps(messages: Iterable[_Told]) -> list[Step]:
+def _steps(what: str, messages: Iterable[_Told]) -> list[Step]:
     """Return a step for each of the newest different messages, the oldest first."""
     by_text: defaultdict[str, list[_Told]] = defaultdict(list)
     for about, step in messages:
         if step.text.strip():
             by_text[_key(step.text)].append((about, step))
-    combined = sorted(map(_combined, by_text.values()), key=_age, reverse=True)
-    newest = combined[:_MOST_COMPARED]
-    different = [each for each in newest if not any(_repeats(each, other) for other in newest)]
-    rest = len(different[_MOST:]) + len(combined[_MOST_COMPARED:])
-    steps = []
-    for step in reversed(different[:_MOST]):
+    combined = sorted(map(_combined, by_text.values()), key=_age)
+    newest = combined[-_MOST_COMPARED:]
+    # The message of a PodGroup contains those of its pods.
+    texts = [step.text for step in newest if len(step.text) > _LEAST_REPEATED]
+    different = [step for step in newest if not any(text in step.text for text in texts if text != step.text)]
+    rest, steps = len(combined) - len(newest) + len(different[:-_MOST]), []
+    for step in different[-_MOST:]:
         last = step.last if step.times > 1 and step.last != step.at else None
-        steps.append(replace(step, text=one_line(step.text).rstrip(". "), last=last))
-    if rest:
-        steps.insert(0, Step(at=None, what=steps[0].what, text=counted(rest, "earlier message")))
-    return steps
-
-
-def _repeats(step: Step, other: Step) -> bool:
-    """Whether a message contains another one, as that of a PodGroup contains those of its pods."""
-    return len(step.text) > len(other.text) > _LEAST_REPEATED and other.text in step.text
+        steps.append(replace(step, what=what, last=last, text=one_line(step.text).rstrip(". ")))
+    return [*([Step(at=None, what=what, text=counted(rest, "earlier message"))] if rest else []), *steps]
 
 
 def _key(text: str) -> str:
@@ -252,7 +208,7 @@ def _key(text: str) -> str:
 
     KAI names another GPU group at every attempt, and a controller another pod at every refusal.
     """
-    text = text.replace("podgroup", "pod")
+    text = text[:_LONGEST].replace("podgroup", "pod")
     words = _SUFFIX.sub(ELLIPSIS, _UUID.sub(ELLIPSIS, text)).split()
     return " ".join(ELLIPSIS if word.startswith(_RESERVATION) else word for word in words)
 
@@ -264,8 +220,7 @@ def _combined(messages: Sequence[_Told]) -> Step:
         times[about] += step.times
     steps = [step for _, step in messages]
     first = min((step.at for step in steps if step.at), default=None)
-    last = max((step.last for step in steps if step.last), default=None)
-    return replace(max(steps, key=_age), at=first, last=last, times=max(times.values()))
+    return replace(max(steps, key=_age), at=first, times=max(times.values()))
 
 
 def _age(step: Step) -> float:

@@ -10,12 +10,10 @@ from console.cluster.facts import (
     FactReader,
     ServedKind,
     Why,
-    discover_groups,
     is_read,
     items,
     not_visible_line,
 )
-from kube.answers import Unreachable
 from kube.client import KubeClient
 from kube.kinds import NODES, PODS, QUEUES
 from tests.support.api_server import Answer, ApiServer, lists, pod, refuses, says
@@ -127,7 +125,7 @@ def discovery(server: ApiServer) -> ApiServer:
 
 
 async def test_kinds_of_groups_in_order(client: KubeClient, discovery: ApiServer) -> None:
-    first, second, queues = await discover_groups(client)
+    first, second, queues = items(await FactReader(client).served())
     assert first == ServedKind(
         group="kubeflow.org", version="v1", kind="MPIJob", resource="mpijobs", is_namespaced=True
     )
@@ -139,5 +137,6 @@ async def test_kinds_of_groups_in_order(client: KubeClient, discovery: ApiServer
 @pytest.mark.parametrize("answer", ["<html>", "[]", '{"kind": "APIGroupList", "groups": []}'])
 async def test_discovery_not_aggregated(client: KubeClient, discovery: ApiServer, answer: str) -> None:
     discovery.always = says(answer)
-    with pytest.raises(Unreachable, match="GET /apis: expected aggregated discovery"):
-        await discover_groups(client)
+    served = await FactReader(client).served()
+    assert served.why is Why.FAILED
+    assert "GET /apis: expected aggregated discovery" in served.line

@@ -6,14 +6,14 @@ import pytest
 
 from console.cli import main
 from console.help import link
-from console.why.explanation import Code
+from console.why.explanation import CODES
 from gpuagent.first_acts import FOR_FLAG
 
 
 def test_each_code_of_why_and_each_runbook_has_a_section(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["help"]) == 0
     known = capsys.readouterr().out.split()
-    assert {code.value for code in Code} <= set(known)
+    assert set(CODES) <= set(known)
     assert {act.section.lower() for act in FOR_FLAG.values()} <= set(known)
 
 

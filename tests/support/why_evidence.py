@@ -168,7 +168,7 @@ def make_evidence(pod: Pod | Fact[Pod] | None = None, **fields: Any) -> PodEvide
 
 _PLAIN = frozenset(
     {*("now", "namespace", "kind", "name", "scheduler", "kai_version", "kai_namespace"),
-        *("notes", "not_visible"), *("owners", "group_members", "queues")}
+        *("notes", "not_visible"), *("owners", "queues")}
 )  # fmt: skip
 """Fields of the evidence that are no facts."""
 
@@ -176,4 +176,6 @@ _PLAIN = frozenset(
 def _fact(value: Any) -> Fact[Any]:
     if isinstance(value, Fact):
         return value
-    return Fact(tuple(value) if isinstance(value, list) else value)
+    is_of_events = isinstance(value, list) and all(isinstance(each, Event) for each in value)
+    listed = sorted(value, key=lambda event: event.moment) if is_of_events else value
+    return Fact(tuple(listed) if isinstance(value, list) else value)

@@ -12,7 +12,7 @@ from typing import Any
 from console.cluster.agents import AgentOptions
 from console.why.evidence import PodEvidence
 from console.why.reader import read_evidence
-from console.why.target import Target
+from console.why.target import parse_target
 from kube.client import KubeClient
 from kube.kinds import Pod, decode_pod_with_document
 from tests.support.api_server import ObjectServer
@@ -86,5 +86,7 @@ def put(server: ObjectServer, state: State, *, is_edit: bool = False) -> None:
 async def read(server: ObjectServer, namespace: str, name: str, kind: str = "Pod") -> PodEvidence:
     server.requests.clear()
     async with KubeClient(server.access) as client:
-        target = Target(namespace=namespace, kind=kind, name=name)
-        return await read_evidence(client, target, agents=AgentOptions(), settings_namespace="kaishare")
+        kinds, name = parse_target(f"{kind}/{name}")
+        return await read_evidence(
+            client, namespace, kinds, name, agents=AgentOptions(), settings_namespace="kaishare"
+        )

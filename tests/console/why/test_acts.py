@@ -3,7 +3,6 @@
 import pytest
 
 from console.why.acts import ACTS, finding
-from console.why.explanation import Code
 from tests.support.why_evidence import make_evidence
 from webhook.policy.reasons import Group, Reason
 
@@ -12,7 +11,7 @@ VERBS = (
     " request restore scale set start uncordon undo use wait write"
 )
 IMPERATIVES = frozenset(VERBS.split())
-WITHOUT_ACT = frozenset({Code.RUNNING, Code.SUCCEEDED, Code.OUTSIDE_KAI})
+WITHOUT_ACT = frozenset({"running", "succeeded", "outside-kai"})
 """Findings about pods with which nothing is wrong."""
 LEADS = ("Administrator", "Policy owner", "In a vCluster", "Wait", "Set")
 
@@ -47,6 +46,6 @@ def test_the_acts_for_a_pod_that_was_left_alone_are_those_of_its_reasons() -> No
 @pytest.mark.parametrize("name", ["$(reboot)", "a b; c", "`x`", "../a", "\x1b[2J", "a\nb", "", "--all"])
 def test_no_text_of_others_gets_into_a_command(name: str) -> None:
     words = {"queue": name, "resource": "gpu.limit"}
-    cause = finding(make_evidence(), Code.QUEUE_OVER_LIMIT, f"the queue {name}", "raise-queue", **words)
+    cause = finding(make_evidence(), "queue-over-limit", f"the queue {name}", "raise-queue", **words)
     assert cause.remedies[0].command == "kubectl edit queues.scheduling.run.ai QUEUE"
     assert cause.sentence.isprintable()

@@ -2,10 +2,16 @@
 
 import pytest
 
-from console.cluster.facts import ServedKind
-from console.why.command import parse_target
-from console.why.events import INDEXED_JOB, NamedObject, creates_for, is_made_for, may_concern, workload_of
-from console.why.target import Target, find_kind, owner_kind
+from console.why.target import (
+    INDEXED_JOB,
+    NamedObject,
+    creates_for,
+    is_made_for,
+    may_concern,
+    owner_kind,
+    parse_target,
+    workload_of,
+)
 from kube.kinds import ObjectOwner
 
 _UID = "11111111-2222-4333-8444-555555555555"
@@ -13,46 +19,33 @@ _OTHER = "99999999-2222-4333-8444-555555555555"
 
 
 @pytest.mark.parametrize(
-    ("text", "target"),
+    ("text", "kinds"),
     [
-        ("web-0", ("Pod", "web-0")),
-        ("pod/web-0", ("pod", "web-0")),
-        ("deploy/web", ("deploy", "web")),
-        ("Deployment/web.v1", ("Deployment", "web.v1")),
-        ("pytorchjobs.kubeflow.org/llm", ("pytorchjobs.kubeflow.org", "llm")),
+        ("web-0", "Pod"), ("web.v1", "Pod"), *((f"{word}/a", "Pod") for word in ("po", "pod", "pods", "POD", "pods.v1")),
+        ("deploy/web", "Deployment"), ("Deployment/web", "Deployment"), ("deployments.apps/web", "Deployment"),
+        ("deployment.v1.apps/web", "Deployment"), ("rs/a", "ReplicaSet"), ("sts/a", "StatefulSet"), ("ds/a", "DaemonSet"),
+        ("job/a", "Job"), ("cj/a", "CronJob"), ("rc/a", "ReplicationController"), ("lws/a", "LeaderWorkerSet"),
+        ("pytorchjobs.kubeflow.org/llm", "PyTorchJob"), ("mpijob/llm", "MPIJob MPIJob"),
+        ("mpijobs.v2beta1.kubeflow.org/llm", "MPIJob"),
     ],
-)
-def test_what_is_typed(text: str, target: tuple[str, str]) -> None:
-    assert parse_target(text) == target
+)  # fmt: skip
+def test_kinds_are_named_as_in_kubectl(text: str, kinds: str) -> None:
+    found, name = parse_target(text)
+    assert " ".join(kind.name for kind in found) == kinds
+    assert name == text.rpartition("/")[2]
 
 
 @pytest.mark.parametrize(
-    "text", ["", "/", "a/", "/a", "a/b/c", "../a", "A", "a b", "x" * 254, "a\x1b[2J", "deploy/.."]
-)
-def test_what_no_object_can_be_named(text: str) -> None:
+    "text",
+    [
+        "", "/", "a/", "/a", "pod/a/b", "../a", "A", "a b", "x" * 254, "a\x1b[2J", "deploy/..", "svc/a", "widget/a",
+        "jobs.kubeflow.org/a", "deployment.v2.apps/a", "node/a",
+    ],
+)  # fmt: skip
+def test_what_no_pod_or_workload_can_be_named(text: str) -> None:
     with pytest.raises(ValueError, match="is not the name of") as error:
         parse_target(text)
     assert str(error.value).isprintable()
-
-
-@pytest.mark.parametrize(
-    ("word", "kind"),
-    [
-        ("po", "Pod"), ("pods", "Pod"), ("POD", "Pod"), ("pods.v1", "Pod"),
-        ("deploy", "Deployment"), ("deployments.apps", "Deployment"), ("deployment.v1.apps", "Deployment"),
-        ("rs", "ReplicaSet"), ("sts", "StatefulSet"), ("ds", "DaemonSet"), ("job", "Job"), ("cj", "CronJob"),
-        ("rc", "ReplicationController"), ("pytorchjob", "PyTorchJob"), ("lws", "LeaderWorkerSet"),
-        ("jobs.kubeflow.org", None), ("deployment.v2.apps", None), ("svc", None), ("", None), ("widget", None),
-    ],
-)  # fmt: skip
-def test_kinds_are_named_as_in_kubectl(word: str, kind: str | None) -> None:
-    known = Target(namespace="team", kind=word, name="a").known_kind
-    assert (known.kind if known else None) == kind
-
-
-def test_a_kind_without_namespaces_is_none_of_a_pod() -> None:
-    node = ServedKind(group="", version="v1", kind="Node", resource="nodes", is_namespaced=False)
-    assert find_kind("node", [node]) is None
 
 
 @pytest.mark.parametrize(
@@ -61,12 +54,10 @@ def test_a_kind_without_namespaces_is_none_of_a_pod() -> None:
         ("apps/v1", "ReplicaSet", "/apis/apps/v1/namespaces/team/replicasets/a"),
         ("v1", "ReplicationController", "/api/v1/namespaces/team/replicationcontrollers/a"),
         ("kubeflow.org/v2beta1", "MPIJob", "/apis/kubeflow.org/v2beta1/namespaces/team/mpijobs/a"),
-        *(("v1", kind, None) for kind in ("Secret", "Pod", "Node")),
-        ("apps/v1", "Job", None),
-        ("apps/..", "ReplicaSet", None),
-        ("apps/v1/..", "ReplicaSet", None),
+        *(("v1", kind, None) for kind in ("Secret", "Pod", "Node")), ("apps/v1", "Job", None),
+        ("apps/..", "ReplicaSet", None), ("apps/v1/..", "ReplicaSet", None),
     ],
-)
+)  # fmt: skip
 def test_the_path_of_an_owner(api_version: str, kind: str, path: str | None) -> None:
     owned = owner_kind(ObjectOwner(api_version=api_version, kind=kind, name="a"))
     assert (owned.path("team", "a") if owned else None) == path
@@ -102,15 +93,13 @@ def test_only_generated_names_belong_to_an_owner(name: str, owner: str, kind: st
     [
         (f"pg-train-{_UID}", NamedObject("", "train"), True),
         (f"pg-web-7f6b5d4c8x-x2vqk-{_UID}", NamedObject("", "web"), True),
-        (f"pg-llm-{_UID}", NamedObject("", "llm-worker-3"), True),
         (f"pg-train-large-{_UID}", NamedObject("", "train"), False),
         (f"pg-train-{_UID}", NamedObject("", "train-large"), False),
         # A uid decides where it is known.
         (f"pg-train-{_UID}", NamedObject("Job", "train", _UID), True),
         (f"pg-train-{_OTHER}", NamedObject("Job", "train", _UID), False),
         (f"pg-train-{_OTHER}", NamedObject("Job", "train"), True),
-        (f"pg-train-{_OTHER}", NamedObject("Job", "train-2", is_read=True), False),
-        (f"pg-train-{_OTHER}", NamedObject("", "train-2"), True),
+        (f"pg-train-{_OTHER}", NamedObject("Job", "train-2"), False),
         ("train", NamedObject("Job", "train", _UID), True),
     ],
 )
@@ -119,8 +108,8 @@ def test_a_group_concerns_its_own_workload(group: str, target: NamedObject, expe
 
 
 def test_the_workload_is_in_the_name_of_a_group() -> None:
-    assert workload_of(f"pg-train-large-{_UID}") == "train-large"
-    assert workload_of("llm") == "llm"  # made by hand
+    assert workload_of(f"pg-train-large-{_UID}") == ("train-large", _UID)
+    assert workload_of("llm") == ("llm", "")  # made by hand
 
 
 @pytest.mark.parametrize(

@@ -1,24 +1,13 @@
 """Questions of people in trouble: `why` alone answers with the cause and the first act."""
 
 import json
-from datetime import timedelta
 from typing import Any, Final
 
 import pytest
 
 from console.why.core import explain, find_cause
-from console.why.evidence import (
-    AgentFigures,
-    GpuPod,
-    PodEvidence,
-    PolicyDecision,
-    gpu_pod,
-    place_of,
-    who_holds,
-)
+from console.why.evidence import GpuPod, PodEvidence, gpu_pod, place_of, who_holds
 from console.why.explanation import Code
-from console.why.story import tell_story
-from gpuagent.api_types import ApiAmount, ApiHolding, ApiOverSharePolicy, ApiPod, ApiVerdict
 from kai import keys
 from kai.releases import Version
 from kube.kinds import Pod, PodOwner, decode_pod_with_document
@@ -39,7 +28,6 @@ from tests.support.why_evidence import (
     make_reservation,
     of_pod,
 )
-from webhook.policy.reasons import Group, Reason
 
 _HEAD: Final = "no nodes with enough resources were found: "
 _FULL: Final = f"{_HEAD}2 node(s) didn't have enough resources: GPUs."
@@ -128,127 +116,95 @@ _SINGLE, _MIXED = (f"{_HEAD}2 {words}." for words in (
     "non MIG jobs cant run on a node with MigStrategy='mixed'",
 ))  # fmt: skip
 _DRA = f"{_HEAD}1 fractional/shared GPU pods are not yet supported on DRA-only nodes."
-_CONVERTED = PolicyDecision(reason="whole-gpu-converted")
-_SWITCHED = PolicyDecision(now_reason="whole-gpu-converted", now="changed (share)")
-_OUTSIDE: dict[str, Any] = {
-    **_RUNS, "scheduler": "default-scheduler", "fraction": None, "grouped": False, "whole": 1,
-}  # fmt: skip
-_NO_QUEUE = make_pod(**_OUTSIDE, metadata={"labels": {}})
 _FAILED_RESERVATION = make_pod(
     name="gpu-reservation-group-1", namespace=keys.RESERVATION_APP, fraction=None, grouped=False, phase="Failed",
     labels={keys.APP_LABEL: keys.RESERVATION_APP, keys.GPU_GROUP: "group-1"}, node="node-1",
     status={"reason": "UnexpectedAdmissionError", "message": "no healthy devices"},
 )  # fmt: skip
+_NV_FRACTIONS = make_pod(name="other", annotations={"nvidia.com/container.main.gpus.devices": "GPU-1"})
 _BOUND_SOON = {"bind_request": make_bind_request(age=100)}
 
 
-def _flagged(**fields: Any) -> AgentFigures:
-    verdict = ApiVerdict(
-        reason="over-share", gpu_uuid="GPU-1", flagged=True, used_bytes=10 << 30, allowed_bytes=8 << 30,
-        message="uses 10.0 GiB on GPU 0 (GPU-1), above its share of 8.0 GiB, for 5 min; vLLM: set"
-        " --gpu-memory-utilization=0.3",
-        first_act="Lower the framework's memory option or raise the pod's share.",
-    )  # fmt: skip
-    pod = ApiPod(
-        namespace="team", name="train-0", uid="u", shares={"GPU-1": ApiAmount(bytes=8 << 30, source="bind-request")},
-        gpus=[ApiHolding(gpu_uuid="GPU-1", gpu=0, used_bytes=10 << 30)], verdicts=[verdict], **fields,
-    )  # fmt: skip
-    return AgentFigures(pod=pod)
-
-
-_OVER = (
-    "uses 12.0 GiB on GPU 0 (GPU-1), above its share of 10.0 GiB, for 5 min; vLLM: set 0.4. Raise the share."
-)
 _SIDE = {"shared_gpu_pods": [make_reservation()]}
 QUESTIONS: Final[dict[str, tuple[PodEvidence, Code, str, str]]] = {
     # a gang
     "my job of four asks for more than its queue may use": (kai_says(_LIMIT.format(used=0, requested=4), {"whole": 1}, pod_group=make_pod_group(minMember=4)),
-        Code.QUEUE_OVER_LIMIT, "the workload needs 4 pods at the same time, which request 4 in all: they can never start", "Start the workload with fewer or smaller pods"),
+        "queue-over-limit", "the workload needs 4 pods at the same time, which request 4 in all: they can never start", "Start the workload with fewer or smaller pods"),
     "the same over the quota": (kai_says(_QUOTA, {"whole": 1}, pod_group=make_pod_group(minMember=4)),
-        Code.QUEUE_OVER_QUOTA, "the workload needs 4 pods at the same time, which request 4", "Use a preemptible"),
+        "queue-over-quota", "the workload needs 4 pods at the same time, which request 4", "Use a preemptible"),
     "the same, and I may not read the PodGroup": (kai_says(_LIMIT.format(used=0, requested=4), {"whole": 1}, pod_group=FORBIDDEN),
-        Code.QUEUE_OVER_LIMIT, "the workload requests 4: it can never start", "Request less, or name"),
+        "queue-over-limit", "the workload requests 4: it can never start", "Request less, or name"),
     "my three workers find no room at all": (kai_says(_GANG + _FULL, {"fraction": "0.6"}, pod_group=make_pod_group(minMember=3)),
-        Code.GANG_DOES_NOT_FIT, "needs 3 pods at the same time, and KAI finds room for 0: the pod requests 0.6", "Wait until other pods end"),
+        "gang-does-not-fit", "needs 3 pods at the same time, and KAI finds room for 0: the pod requests 0.6", "Wait until other pods end"),
     # who holds the GPUs, and when it is my turn
     "who holds the GPUs, and when does my pod start": (kai_says(_FULL, nodes=[make_node()], shared_gpu_pods=[], gpu_pods=_HELD),
-        Code.NO_GPU_FITS, "all GPUs are in use", "Wait until other pods end: " + "; ".join(_ENDS) + "; and 1 more. By age its workload is number 2 of 2 that wait in the queue."),
+        "no-gpu-fits", "all GPUs are in use", "Wait until other pods end: " + "; ".join(_ENDS) + "; and 1 more. By age its workload is number 2 of 2 that wait in the queue."),
     "who uses my queue's limit": (kai_says(_LIMIT.format(used=2, requested=0.5), gpu_pods=_HELD),
-        Code.QUEUE_OVER_LIMIT, "uses 2; the pod requests 0.5", "Wait until other pods of the queue end: team/b (1 GPU, queue vision, ends by 2026-05-01 12:50 UTC); team/d"),
-    # kaishare left the pod alone
-    "no share, since the namespace's mode was off when the pod was created": (make_evidence(make_pod(**_OUTSIDE), decision=_SWITCHED),
-        Code.OTHER_SCHEDULER, "default-scheduler", "Delete the pod and let it be created again"),
-    "no share: the mode is off": (make_evidence(make_pod(**_OUTSIDE), decision=PolicyDecision(now_reason="mode-off", now="left alone")),
-        Code.OTHER_SCHEDULER, "taken outside of every queue", "Policy owner: set another kaishare.dev/mode"),
-    "no share: kaishare.dev/inject=false": (make_evidence(make_pod(**_OUTSIDE), decision=PolicyDecision(now_reason="opted-out", now="left alone")),
-        Code.OTHER_SCHEDULER, "default-scheduler", "Remove the label kaishare.dev/inject"),
-    "no share: no queue in this namespace": (make_evidence(_decoded(json.loads(_NO_QUEUE.document) | {"status": {"phase": "Pending"}, "spec": { "schedulerName": "default-scheduler", "containers": [{"name": "a", "resources": {"limits": {keys.GPU_RESOURCE: "1"}}}], }}), decision=GONE, pod_group=GONE),
-        Code.OUTSIDE_KAI, "default-scheduler schedules the pod, not KAI", "Ask an administrator for a queue"),
-    # flagged
-    "my pod is flagged": (of_pod(_RUNS, figures=_flagged()),
-        Code.FLAGGED, "it uses 10.0 GiB on GPU 0 (GPU-1), above its share of 8.0 GiB", "vLLM: set --gpu-memory-utilization=0.3. Lower the framework's memory option"),
-    "my pod is flagged, and will it be evicted": (of_pod(_RUNS, figures=_flagged(over_share_policy=ApiOverSharePolicy(evict=True))),
-        Code.FLAGGED, "; its namespace lets the agent evict such pods", "vLLM: set"),
-    "my pod is flagged, and I may not read the agents": (of_pod(_RUNS, pod_events=_event("GPUMemoryOverShare", _OVER, "kaishare-agent", age=60)),
-        Code.FLAGGED, "at 2026-05-01 11:59 UTC it uses 12.0 GiB on GPU 0 (GPU-1), above its share of 10.0 GiB", "vLLM: set 0.4. Raise the share."),
+        "queue-over-limit", "uses 2; the pod requests 0.5", "Wait until other pods of the queue end: team/b (1 GPU, queue vision, ends by 2026-05-01 12:50 UTC); team/d"),
     # KAI's webhook did not see the pod
-    "no node for ever: KAI's webhook was down at creation": (make_evidence(missed_pod(), kai_version=OLD), Code.KAI_ADMISSION_MISSED, "without KAI's webhook", "Delete the pod"),
-    "the same while the binder tries": (make_evidence(missed_pod(), kai_version=OLD, **_BOUND_SOON), Code.KAI_ADMISSION_MISSED, "", "Delete the pod"),
+    "no node for ever: KAI's webhook was down at creation": (make_evidence(missed_pod(), kai_version=OLD), "kai-admission-missed", "without KAI's webhook", "Delete the pod"),
+    "the same while the binder tries": (make_evidence(missed_pod(), kai_version=OLD, **_BOUND_SOON), "kai-admission-missed", "", "Delete the pod"),
     "the same, and its reservation pod has not reported": (make_evidence(missed_pod(), kai_version=OLD, **_BOUND_SOON, shared_gpu_pods=[make_reservation(gpu=None)]),
-        Code.KAI_ADMISSION_MISSED, "", "Delete the pod"),
+        "kai-admission-missed", "", "Delete the pod"),
     "the same, and only the Event Scheduled is left": (make_evidence(missed_pod(), kai_version=OLD, pod_group=FORBIDDEN, bind_request=FORBIDDEN, pod_events=_event("Scheduled", "to node-1", "kai-scheduler")),
-        Code.KAI_ADMISSION_MISSED, "", "Delete the pod"),
+        "kai-admission-missed", "", "Delete the pod"),
     "the same, and KAI's release is not known": (make_evidence(missed_pod(), **_BOUND_SOON, **_SIDE),
-        Code.BINDER_SILENT, "has not answered for 100 s", "Delete the pod and create it again, if KAI is older than v0.18"),
+        "binder-silent", "has not answered for 100 s", "Delete the pod and create it again, if KAI is older than v0.18"),
     # nodes
-    "a share on nodes with MIG, strategy single": (kai_says(_SINGLE, decision=_CONVERTED),
-        Code.SHARE_NOT_SUPPORTED, "only whole gpu jobs can run", 'Request a whole GPU, which these nodes take: set the annotation kaishare.dev/whole-gpu: "true"'),
-    "the same with a share that I wrote": (kai_says(_SINGLE), Code.SHARE_NOT_SUPPORTED, "MigStrategy='single'", "Request a whole GPU, which these nodes take: nvidia.com/gpu: 1"),
-    "a share on nodes with MIG, strategy mixed": (kai_says(_MIXED, decision=_CONVERTED), Code.SHARE_NOT_SUPPORTED, "non MIG jobs cant run", "Request a MIG device"),
-    "a share where GPUs are offered by DRA only": (kai_says(f"{_DRA} \n1 node(s) didn't have enough resources: GPUs.", decision=_CONVERTED),
-        Code.SHARE_NOT_SUPPORTED, "DRA-only nodes", "Request a whole GPU"),
+    "a share on nodes with MIG, strategy single": (kai_says(_SINGLE), "share-not-supported", "MigStrategy='single'", "Request a whole GPU, which these nodes take: nvidia.com/gpu: 1"),
+    "a share on nodes with MIG, strategy mixed": (kai_says(_MIXED), "share-not-supported", "non MIG jobs cant run", "Request a MIG device"),
+    "a share where GPUs are offered by DRA only": (kai_says(f"{_DRA} \n1 node(s) didn't have enough resources: GPUs."),
+        "share-not-supported", "DRA-only nodes", "Request a whole GPU"),
     "one node is full, the other has no label": (kai_says(f"{_HEAD}1 node(s) didn't have enough resources: GPU memory. \n1 node is not a gpu node or the gpu memory count on the node was not synced yet, task: <team/train-0>, node: <n2>."),
-        Code.NO_NODE_FITS, "node: <n2>", "Administrator: install GPU feature discovery"),
+        "no-node-fits", "node: <n2>", "Administrator: install GPU feature discovery"),
     "a resource that no node has": (kai_says(_MAX.format(amount=1000, end="No node in the default node-pool has rdma/hca resources.")),
-        Code.RESOURCE_NOT_OFFERED, "the pod requests 1 rdma/hca, and no node offers rdma/hca", "Correct the resource's name"),
+        "resource-not-offered", "the pod requests 1 rdma/hca, and no node offers rdma/hca", "Correct the resource's name"),
     "huge pages that no node has": (kai_says(_MAX.format(amount=1000, end="No node in the default node-pool has hugepages-2Mi resources.").replace("rdma/hca: 1000", "hugepages-2Mi: 4194304000")),
-        Code.RESOURCE_NOT_OFFERED, "the pod requests 4194304 hugepages-2Mi", "Correct the resource's name"),
+        "resource-not-offered", "the pod requests 4194304 hugepages-2Mi", "Correct the resource's name"),
     "a MIG device that no node has": (kai_says("The pod a/b requires nvidia.com/mig-1g.10gb: 1. No node in the default node-pool has nvidia.com/mig-1g.10gb resources"),
-        Code.RESOURCE_NOT_OFFERED, "the pod requests 1 nvidia.com/mig-1g.10gb, and no node", "Correct the resource's name"),
+        "resource-not-offered", "the pod requests 1 nvidia.com/mig-1g.10gb, and no node", "Correct the resource's name"),
     "more of a resource than any node has": (kai_says(_MAX.format(amount=3000, end="Max rdma/hca resources available in a single node in the default node-pool is topped at 2000")),
-        Code.NODE_TOO_SMALL, "the pod requests 3 rdma/hca, and no node has more than 2", "Request what one node has"),
+        "node-too-small", "the pod requests 3 rdma/hca, and no node has more than 2", "Request what one node has"),
     "the queue is of another node pool": (kai_says("QueueDoesNotExist: Queue 'vision' does not exist", {"labels": {keys.NODE_POOL_LABEL: "h100"}}),
-        Code.QUEUE_OF_OTHER_POOL, "is of the default node pool, and the pod of the node pool h100", "Name a queue of the node pool h100"),
+        "queue-of-other-pool", "is of the default node pool, and the pod of the node pool h100", "Name a queue of the node pool h100"),
     # a rollout, and autoscalers
     "my rollout stands still": (kai_says(_FULL, owners=[_deployment(replicas=2, updatedReplicas=1)]),
-        Code.ROLLOUT_SURGE, "the rollout of Deployment web adds this pod before it ends the 1 old pod", "Let the rollout end an old pod before"),
-    "will the autoscaler add a node": (kai_says(_FULL, scaling_pods=[_scaling()]),
-        Code.NODE_REQUESTED, "KAI's node-scale-adjuster asks for a node with its pod team-train-0", "Wait some minutes"),
+        "rollout-surge", "the rollout of Deployment web adds this pod before it ends the 1 old pod", "Let the rollout end an old pod before"),
+    "will the autoscaler add a node": (kai_says(_FULL, scaling_pods=[_scaling()]), "node-requested", "KAI's node-scale-adjuster asks for a node with its pod team-train-0", "Wait some minutes"),
     "the autoscaler adds a node": (kai_says(_FULL, {"whole": 2}, pod_events=_event("TriggeredScaleUp", "pod triggered scale-up: [{gpu 1->2}]", "cluster-autoscaler")),
-        Code.NODE_REQUESTED, "cluster-autoscaler adds a node (pod triggered scale-up: [{gpu 1->2}])", "Wait some minutes"),
-    "the autoscaler adds no node": (kai_says(_FULL, pod_events=_event("NotTriggerScaleUp", "1 max node group size reached", "cluster-autoscaler")),
-        Code.NO_GPU_FITS, "cluster-autoscaler adds no node: 1 max node group size reached", "Wait until other pods end"),
+        "node-requested", "cluster-autoscaler adds a node (pod triggered scale-up: [{gpu 1->2}])", "Wait some minutes"),
     # the kubelet, and the reservation pod
     "refused after a restart of the node": (_rejected("UnexpectedAdmissionError", "Allocate failed due to no healthy devices present"),
-        Code.REFUSED_BY_KUBELET, "the kubelet of node n1 refused or ended the pod, which has no log: UnexpectedAdmissionError: Allocate failed", "Delete the pod: it never runs again. Its controller makes a new one"),
+        "refused-by-kubelet", "the kubelet of node n1 refused or ended the pod, which has no log: UnexpectedAdmissionError: Allocate failed", "Delete the pod: it never runs again. Its controller makes a new one"),
     "evicted by the kubelet, which does not find the container": (of_pod({"phase": "Failed", "node": "n1", "status": {"reason": "Evicted", "message": "no room"},
         "containers": _container(terminated={"exitCode": 137, "reason": "ContainerStatusUnknown", "message": "not located"})}),
-        Code.REFUSED_BY_KUBELET, "which has no log: Evicted: no room", "Delete the pod"),
+        "refused-by-kubelet", "which has no log: Evicted: no room", "Delete the pod"),
     "evicted by the kubelet after it ran": (of_pod({"phase": "Failed", "node": "n1", "containers": _container(terminated={"exitCode": 137, "reason": "Error"}), "status": {"reason": "Evicted", "message": "The node was low on resource: memory"}}),
-        Code.FAILED, "Evicted: The node was low on resource: memory", "Delete the pod: it never runs again"),
+        "failed", "Evicted: The node was low on resource: memory", "Delete the pod: it never runs again"),
     "the pod's deadline has passed": (_rejected("DeadlineExceeded", "Pod was active on the node longer than the specified deadline"),
-        Code.FAILED, "DeadlineExceeded: Pod was active", "Raise activeDeadlineSeconds"),
+        "failed", "DeadlineExceeded: Pod was active", "Raise activeDeadlineSeconds"),
     "CreateContainerError": (of_pod({"node": "n1", "containers": _container(waiting={"reason": "CreateContainerError", "message": _CDI})}),
-        Code.CONTAINER_NOT_STARTED, "main has not started: CreateContainerError: failed to create", "Administrator: correct NVIDIA's"),
-    "OutOfmemory": (_rejected("OutOfmemory"), Code.REFUSED_BY_KUBELET, "OutOfmemory: Pod was rejected", "Delete the pod"),
+        "container-not-started", "main has not started: CreateContainerError: failed to create", "Administrator: correct NVIDIA's"),
+    "OutOfmemory": (_rejected("OutOfmemory"), "refused-by-kubelet", "OutOfmemory: Pod was rejected", "Delete the pod"),
     "StartError": (of_pod({"node": "n1", "containers": _container(terminated={"exitCode": 128, "reason": "StartError", "message": _CDI})}),
-        Code.CONTAINER_NOT_STARTED, "container main has not started: failed to create containerd task", "Administrator: correct NVIDIA's"),
+        "container-not-started", "container main has not started: failed to create containerd task", "Administrator: correct NVIDIA's"),
     "a program that the image does not have": (of_pod({**_RUNS, "containers": [{"name": "main", "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": {"exitCode": 128, "reason": "StartError", "message": 'exec: "trian": executable file not found in $PATH'}}}]}),
-        Code.CONTAINER_NOT_STARTED, 'exec: "trian": executable file not found', "Correct the container's command"),
+        "container-not-started", 'exec: "trian": executable file not found', "Correct the container's command"),
     "ContainerCreating, and nothing else": (of_pod({"node": "n1", "containers": _container(waiting={"reason": "ContainerCreating"})}, pod_events=_event("FailedCreatePodSandBox", _NO_HANDLER, "kubelet", type_="Warning")),
-        Code.CONTAINER_NOT_STARTED, 'no runtime for "nvidia" is configured', "Administrator: correct NVIDIA's"),
+        "container-not-started", 'no runtime for "nvidia" is configured', "Administrator: correct NVIDIA's"),
     "the reservation pod has failed": (make_evidence(**_BOUND_SOON, shared_gpu_pods=[_FAILED_RESERVATION]),
-        Code.RESERVATION_FAILED, "the reservation pod gpu-reservation-group-1, which has failed: UnexpectedAdmissionError: no healthy devices", "Administrator: look at the reservation pod"),
+        "reservation-failed", "the reservation pod gpu-reservation-group-1, which has failed: UnexpectedAdmissionError: no healthy devices", "Administrator: look at the reservation pod"),
+    # What proves nothing: a name that the mode NvFractions does not write, an autoscaler's old Event, others' words, a warning that is overcome.
+    **{f"no name of a ConfigMap {n}": (make_evidence(missed_pod(), **_BOUND_SOON, **fields), "binder-silent", "", "Administrator: start KAI's binder")
+        for n, fields in enumerate(({"kai_version": NEW, **_SIDE}, {"kai_version": OLD, "shared_gpu_pods": [_NV_FRACTIONS, make_reservation()]}))},
+    "a utility pod that runs": (kai_says(_FULL, scaling_pods=[_scaling("Running", "node-2")]), "no-gpu-fits", "", "Wait until other pods end"),
+    "an autoscaler's old Event": (kai_says(_FULL, pod_events=_event("TriggeredScaleUp", "x", "cluster-autoscaler", age=3600)), "no-gpu-fits", "", "Wait until"),
+    "an Event of another program": (kai_says(_FULL, pod_events=_event("TriggeredScaleUp", "x", "kubectl")), "no-gpu-fits", "", "Wait until"),
+    **{f"a Deployment without old pods {n}": (kai_says(_FULL, owners=[_deployment(**status)]), "no-gpu-fits", "", "Wait until other pods end")
+        for n, status in enumerate(({}, {"replicas": 1, "updatedReplicas": 1}, {"replicas": 2, "updatedReplicas": 2}))},
+    "a reservation pod that replaces a failed one": (make_evidence(**_BOUND_SOON, shared_gpu_pods=[_FAILED_RESERVATION, make_reservation(gpu=None)]), "reservation-not-ready", "", "Wait a minute"),
+    "a warning of the kubelet that is overcome": (of_pod({"node": "n1"}, pod_events=[*_event("FailedMount", "timed out", "kubelet", type_="Warning", age=60), *_event("Pulling", "image", "kubelet", age=30)]),
+        "container-waiting", "has not started its containers for 90 s", "Read the pod's Events"),
 }  # fmt: skip
 
 
@@ -256,61 +212,12 @@ QUESTIONS: Final[dict[str, tuple[PodEvidence, Code, str, str]]] = {
 def test_why_answers_with_the_cause_and_the_first_act(question: str) -> None:
     evidence, code, sentence, act = QUESTIONS[question]
     cause = explain(evidence).cause
-    assert cause.code is code
+    assert cause.code == code
     assert sentence in cause.sentence
     assert cause.remedies[0].text.startswith(act)
-    assert code is Code.FLAGGED or is_imperative(cause.remedies[0].text)  # a flag's act is the agent's
+    assert code == "flagged" or is_imperative(cause.remedies[0].text)  # a flag's act is the agent's
     assert not cause.remedies[0].text.startswith("Or ")
-    assert code is Code.FAILED or not any("kubectl logs" in remedy.command for remedy in cause.remedies)
-
-
-# --- what proves nothing ---
-
-
-def test_a_missing_config_map_proves_nothing_in_the_mode_without_one() -> None:
-    bound = make_pod(name="other", annotations={"nvidia.com/container.main.gpus.devices": "GPU-1"})
-    for fields in (
-        {"kai_version": NEW, **_SIDE},
-        {"kai_version": OLD, "shared_gpu_pods": [bound, make_reservation()]},
-    ):
-        cause = find_cause(make_evidence(missed_pod(), **_BOUND_SOON, **fields))
-        assert cause.code is Code.BINDER_SILENT
-        assert not any("Delete" in remedy.text for remedy in cause.remedies)
-
-
-@pytest.mark.parametrize("phase", ["Pending", "Running"])
-def test_only_a_utility_pod_that_waits_asks_for_a_node(phase: str) -> None:
-    node = "" if phase == "Pending" else "node-2"
-    cause = find_cause(kai_says(_FULL, scaling_pods=[_scaling(phase, node)]))
-    assert (cause.code is Code.NODE_REQUESTED) is (phase == "Pending")
-
-
-def test_an_old_event_of_an_autoscaler_does_not_count() -> None:
-    events = _event("TriggeredScaleUp", "x", "cluster-autoscaler", age=timedelta(hours=1).total_seconds())
-    assert find_cause(kai_says(_FULL, pod_events=events)).code is Code.NO_GPU_FITS
-    events = _event("TriggeredScaleUp", "x", "kubectl")
-    assert find_cause(kai_says(_FULL, pod_events=events)).code is Code.NO_GPU_FITS
-
-
-@pytest.mark.parametrize(
-    "status", [{}, {"replicas": 1, "updatedReplicas": 1}, {"replicas": 2, "updatedReplicas": 2}]
-)
-def test_a_deployment_without_old_pods_is_not_rolled_out(status: dict[str, int]) -> None:
-    assert find_cause(kai_says(_FULL, owners=[_deployment(**status)])).code is Code.NO_GPU_FITS
-
-
-def test_a_warning_that_the_kubelet_has_overcome_is_not_the_cause() -> None:
-    events = [
-        *_event("FailedMount", "timed out", "kubelet", type_="Warning", age=60),
-        *_event("Pulling", "Pulling image", "kubelet", age=30),
-    ]
-    cause = find_cause(of_pod({"node": "n1"}, pod_events=events))
-    assert (cause.code, "timed out" in cause.sentence) == (Code.CONTAINER_WAITING, False)
-
-
-def test_a_reservation_pod_that_replaces_a_failed_one_is_waited_for() -> None:
-    pods = [_FAILED_RESERVATION, make_reservation(gpu=None)]
-    assert find_cause(make_evidence(**_BOUND_SOON, shared_gpu_pods=pods)).code is Code.RESERVATION_NOT_READY
+    assert code == "failed" or not any("kubectl logs" in remedy.command for remedy in cause.remedies)
 
 
 def test_holders_are_told_to_callers_who_may_list_them_only() -> None:
@@ -329,19 +236,10 @@ def test_an_end_beyond_every_calendar_is_no_end() -> None:
     assert bound.ends_at == NOW
 
 
-@pytest.mark.parametrize("reason", [reason for reason in Reason if reason.group in (Group.SHARE, Group.SIZE)])
-def test_a_decision_is_told_without_gaps(reason: Reason) -> None:
-    pod = make_pod(labels={"kaishare.dev/size": "s"}, annotations={"kaishare.dev/size": "s"})
-    steps = tell_story(make_evidence(pod, decision=PolicyDecision(reason=reason.code)))
-    (text,) = [step.text for step in steps if step.what == "decided"]
-    assert text.endswith(f" ({reason.code})")
-    assert not set("{}…") & set(text)
-
-
 def test_the_namespace_of_kai_is_in_the_commands() -> None:
     cause = find_cause(make_evidence(kai_namespace="runai"))
     assert cause.remedies[0].command == "kubectl get pods --namespace runai"
-    for words, code in (("admission", Code.REFUSED_BY_KAI), ("failed calling", Code.WEBHOOK_UNREACHABLE)):
+    for words, code in (("admission", "refused-by-kai"), ("failed calling", "webhook-unreachable")):
         refused = _event(
             "FailedCreate", f'{words} webhook "admission.runai.svc" denied the request: no', "job"
         )

@@ -4,11 +4,10 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.why.explanation import Code, Explanation, PodFinding, Remedy, Step, as_json, as_text
+from console.why.explanation import Explanation, PodFinding, Remedy, Step, as_json, as_text
 from service.text import width
 
 
@@ -23,7 +22,7 @@ ANSWER = Explanation(
     state="Pending",
     findings=[
         PodFinding(
-            Code.QUEUE_OVER_QUOTA,
+            "queue-over-quota",
             "the queue vision has a quota of 1 GPU and uses 1 of it, and the pod may not go over quota",
             [
                 Remedy("Wait until other pods of the queue end, or ask for a larger quota."),
@@ -31,7 +30,7 @@ ANSWER = Explanation(
             ],
             {"quota": 1.0, "queue": "vision"},
         ),
-        PodFinding(Code.EVICTED, "KAI evicted an earlier pod", [Remedy("Look.", "kubectl get events")]),
+        PodFinding("evicted", "KAI evicted an earlier pod", [Remedy("Look.", "kubectl get events")]),
     ],
     story=[
         Step(at=time(11, 58), what="created", text="pod train-0 by Job train"),
@@ -74,24 +73,12 @@ def explained(state: str, *findings: PodFinding, **more: Any) -> Explanation:
     return Explanation(namespace="n", kind="Pod", name="p", state=state, findings=findings, **more)
 
 
-def text(answer: Explanation, columns: int = 80, *, colour: bool = False) -> list[str]:
-    return as_text(answer, columns=columns, colour=colour, program="kubectl kaishare")
+def text(answer: Explanation, columns: int = 80) -> list[str]:
+    return as_text(answer, columns=columns, program="kubectl kaishare")
 
 
 def test_the_text() -> None:
     assert "".join(f"{line}\n" for line in text(ANSWER)) == LINES
-    assert "\033[2mnot visible to you: Queue vision, Node\033[0m" in text(ANSWER, colour=True)
-
-
-@pytest.mark.parametrize(
-    ("state", "code", "colour"),
-    [("Pending", Code.NO_GPU_FITS, "33"), ("No pod", Code.NO_POD, "31"), ("Running", Code.FLAGGED, "31"), ("Running", Code.RUNNING, "")],
-)  # fmt: skip
-def test_the_state_has_a_colour(state: str, code: Code, colour: str) -> None:
-    answer = explained(state, PodFinding(code, "so it is"))
-    line = text(answer, colour=True)[0]
-    assert line == (f"\033[{colour}m{state}\033[0m: so it is" if colour else f"{state}: so it is")
-    assert text(answer) == [f"{state}: so it is", "", f"More: kaishare help {code.value}"]
 
 
 def test_times_of_several_days_have_their_date() -> None:
@@ -99,7 +86,7 @@ def test_times_of_several_days_have_their_date() -> None:
         Step(at=time(23, 59), last=time(0, 1, day=2), times=2, what="waiting", text="no room"),
         Step(at=time(0, 2, day=2), what="bound", text="to node node-1"),
     ]
-    answer = explained("Running", PodFinding(Code.RUNNING, "ok"), story=steps)
+    answer = explained("Running", PodFinding("running", "ok"), story=steps)
     assert text(answer)[3:5] == [
         "  2026-05-01 23:59:07  waiting  no room (2 times, last at 2026-05-02 00:01:07)",
         "  2026-05-02 00:02:07  bound    to node node-1",
@@ -108,7 +95,7 @@ def test_times_of_several_days_have_their_date() -> None:
 
 @given(sentence=st.text(), command=st.text(), columns=st.integers(40, 200))
 def test_any_text_is_printable_and_fits(sentence: str, command: str, columns: int) -> None:
-    finding = PodFinding(Code.UNDECIDED, sentence, [Remedy(sentence, command)], {"text": sentence})
+    finding = PodFinding("undecided", sentence, [Remedy(sentence, command)], {"text": sentence})
     steps, names = [Step(at=time(1, 2), what="waiting", text=sentence)], [sentence]
     answer = explained("Pending", finding, story=steps, not_visible=names, notes=names)
     lines = text(answer, columns)
