@@ -26,12 +26,11 @@ from kai.releases import Version
 from kube.answers import ApiError
 from kube.client import KubeClient
 from tests.comparisons.expected_forms import differences_of_pod, expected
-from tests.comparisons.form_pods import RESTORING, CreatedPod, directed, form_cluster, generated, of_folder
+from tests.comparisons.form_pods import RESTORING, CreatedPod, directed, form_cluster, generated
 from tests.comparisons.generated_clusters import CLASS, GeneratedCluster, GeneratedNamespace
 from tests.support.admission_policies import applied
 from tests.support.cluster_webhook import Canary, ca_of, configured, from_cluster, serving
 from tests.support.control_plane import ControlPlane
-from tests.support.helm_chart import ROOT
 from tests.support.kinds import made, object_path
 from tests.support.kube_user import Asker
 from tests.support.registration import mutating_configuration, validating_configuration
@@ -359,14 +358,13 @@ async def compare_forms(
     plane: ControlPlane, client: KubeClient, folder: Path, *, number: int, clusters: int, namespaces: int, pods: int, directed_pods: int
 ) -> Tally:  # fmt: skip
     """Compare both forms in generated clusters."""
-    given = of_folder(ROOT / "examples")
     tally = Tally()
     for index in range(clusters):
         chance = random.Random(f"{number}-{index}")
         name = f"{number}-{index}"
         cluster = form_cluster(chance, number + index, f"forms-{name}", namespaces)
         forms = Forms(client=client, cluster=cluster, number=name)
-        made = [*generated(chance.getrandbits(32), pods), *directed(chance, directed_pods), *given]
+        made = [*generated(chance.getrandbits(32), pods), *directed(chance, directed_pods)]
         async with (
             Asker(plane) as asker,
             default_class(client, exists=cluster.settings.has_default_class),

@@ -1,22 +1,17 @@
 """Generated clusters and pods for the comparison of the webhook with the admission policies."""
 
-import json
 import random
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from kai import kaishare_keys, keys
-from service.documents import DocumentError, flatten_lists, load_file
 from tests.comparisons.generated_clusters import CLASS, GeneratedCluster, generated_cluster
 from tests.support.operator_jobs import generated_pods
 from tests.support.pod_strategies import pods
 from tests.support.pods import GPU
-from webhook.policy.pod_parts import as_json
-from webhook.policy.templates import find_pods
 from webhook.policy.verify import DAEMON_SET_CONTROLLERS
 
 Json = dict[str, Any]
@@ -31,9 +26,7 @@ class CreatedPod:
     user: str = "jane"
 
 
-_LIMITS: Final = (
-    "none", "cpu", "one GPU", "two GPUs", "no GPU", "cpu request", "two ranges", "another GPU", "a MIG device",
-)  # fmt: skip
+_LIMITS: Final = ("none", "cpu", "one GPU", "two GPUs", "no GPU", "cpu request", "two ranges", "another GPU", "a MIG device")  # fmt: skip
 """LimitRanges that refuse no pod: a refusal depends on whether a GPU was converted before."""
 RESTORING: Final = ("one GPU", "two GPUs", "no GPU", "two ranges")
 
@@ -54,12 +47,9 @@ def _odd_pods(number: int, count: int) -> list[Json]:
 
     @seed(number)
     @settings(
-        max_examples=count,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
+        max_examples=count, database=None, deadline=None, phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
-    )
+    )  # fmt: skip
     @given(pods(), st.integers(0, 1 << 30))
     def collect(pod: Json, _: int) -> None:
         if not _has_huge_amount(pod):
@@ -96,31 +86,6 @@ def _with_valid_owners(pod: Json) -> Json:
     return {**pod, "metadata": {**pod["metadata"], "ownerReferences": complete}}
 
 
-def of_folder(folder: Path) -> list[CreatedPod]:
-    pods: list[CreatedPod] = []
-    for file in sorted(folder.rglob("*.yaml")):
-        try:
-            documents = load_file(file)
-        except DocumentError:
-            continue  # a template of another tool
-        for document in flatten_lists(documents):
-            pods += [
-                CreatedPod(pod=_creatable(json.loads(as_json(pod.as_created("default")))))
-                for pod in find_pods(document)
-            ]
-    return pods
-
-
-def _creatable(pod: Json) -> Json:
-    """Return a pod of a manifest with what the API server requires besides."""
-    for owner in pod["metadata"].get("ownerReferences") or ():
-        owner.setdefault("uid", "u")
-    for group in ("containers", "initContainers"):
-        for container in pod["spec"].get(group) or ():
-            container.setdefault("image", "image")
-    return pod
-
-
 def directed(chance: random.Random, count: int) -> list[CreatedPod]:
     """Return pods for the reasons that generated pods seldom have."""
     made = []
@@ -150,25 +115,8 @@ def _pod(metadata: Json, *containers: Json, **spec: Any) -> Json:
 def _directed(chance: random.Random) -> list[tuple[int, Json]]:
     """Return pods, and how often each is chosen."""
     pick = chance.choice
-    sizes = (
-        "train",
-        "serve",
-        "s-2",
-        "n00",
-        "n01",
-        "n01",
-        "n01",
-        "n02",
-        "n03",
-        "n15",
-        "n16",
-        "none-such",
-        "x" * 41,
-        "a.b",
-    )
-    shares = (
-        (keys.GPU_FRACTION, "0.5"), (keys.GPU_FRACTION, "0.25"), (keys.GPU_MEMORY, "2000"), (keys.GPU_MEMORY, "8192"),
-    )  # fmt: skip
+    sizes = ("train", "serve", "s-2", "n00", "n01", "n01", "n01", "n02", "n03", "n15", "n16", "none-such", "x" * 41, "a.b")  # fmt: skip
+    shares = ((keys.GPU_FRACTION, "0.5"), (keys.GPU_FRACTION, "0.25"), (keys.GPU_MEMORY, "2000"), (keys.GPU_MEMORY, "8192"))  # fmt: skip
     daemon_set = {**_OWNER, "apiVersion": "apps/v1", "kind": "DaemonSet"}
     other_owner = {"apiVersion": "v1", "kind": pick(("Namespace", "Node")), "name": "owner", "uid": "u"}
     rank = [{"name": "WORLD_SIZE", "value": "2"}]

@@ -8,8 +8,7 @@ webhook's configuration, a pod is created on the node, and another pod uses more
 During the fault: reviews are answered with the last known policy and a trusted certificate, the agent shows the last known
 pods and flags the pod above its share, no pod within its share has a flag, no pod without consent is evicted, the time of
 the last contact does not advance while nothing is known, and the number of requests is bounded. After it, each of the four
-changes arrives. Some faults keep the connections open, so that nothing tells of their end, or move the clocks. Last, the
-consent to an eviction cannot be read, and the pod stays until it can.
+changes arrives. Some faults keep the connections open, so that nothing tells of their end, or move the clocks.
 """
 
 import asyncio
@@ -54,7 +53,6 @@ from tests.support.hostile_api_server import (
     Silence,
     Truncate,
     hostile_api_server,
-    requests,
 )
 from tests.support.kube_objects import bind_request, reservation
 from tests.support.moved_clocks import MovedClocks
@@ -123,12 +121,9 @@ def lost_connections(control: str, **options: Any) -> Case:
     A watch of the agent is renewed after 150 s of silence, before its pods count as old after 180 s. A watch of the
     webhook is renewed after 48 s. A request that was sent on such a connection takes 10 s."""
     return Case(
-        begin=lambda server: getattr(server.link, control)(),
-        resets=False,
-        contact_seconds=7.0,
-        recovers_within=WATCH_TIMING.silence + _RENEWAL,
-        **options,
-    )
+        begin=lambda server: getattr(server.link, control)(), resets=False, contact_seconds=7.0,
+        recovers_within=WATCH_TIMING.silence + _RENEWAL, **options,
+    )  # fmt: skip
 
 
 def every_second() -> Predicate:
@@ -352,30 +347,6 @@ class Outage:
             if stored["metadata"].get("deletionTimestamp"):
                 figures.wrong.append(f"{path} ({uid}) was evicted")
 
-    async def refuse_consent(self, seconds: float, *, is_awaited: bool = True) -> Figures:
-        """Let a pod that consents to its eviction go above its share while its namespace cannot be read."""
-        figures = Figures("consent cannot be read")
-        made = await placed_pod(self.node, "evictable", namespace=CONSENTS, number=99)
-        path = f"/api/v1/namespaces/{CONSENTS}/pods/evictable"
-        await self.until(lambda: made in self.pods(), "the pod is known")
-        await asyncio.sleep(1)
-        self.hostile.inject(
-            refuses(503, "ServiceUnavailable"), requests(f"/api/v1/namespaces/{CONSENTS}", method="GET")
-        )
-        self.hold({made: OVER})
-        await self.until(lambda: made in self.flagged(), "the pod is flagged")
-        await asyncio.sleep(seconds)
-        if (await self.admin.read(path))["metadata"].get("deletionTimestamp"):
-            figures.wrong.append("the pod was evicted without a fresh consent")
-        self.hostile.heal()
-        began = time.monotonic()
-        while is_awaited and not (await self.admin.read(path))["metadata"].get("deletionTimestamp"):
-            if time.monotonic() - began > _SOON + 3 * seconds:
-                figures.wrong.append("the pod is not evicted after the fault")
-                break
-            await asyncio.sleep(0.1)
-        return figures
-
     # What is known, and what is there
 
     async def review(self, session: aiohttp.ClientSession) -> str:
@@ -519,14 +490,10 @@ async def running(plane: ControlPlane, other: ControlPlane, folder: Path) -> Asy
         hostile.account(tokens["agent"])
         agent = stack.enter_context(
             node.agent(
-                tokens["agent"],
-                "--gpu-sharing-mode=NonMemoryEnforced",
-                "--eviction",
-                "on",
-                is_forked=False,
+                tokens["agent"], "--gpu-sharing-mode=NonMemoryEnforced", "--eviction", "on", is_forked=False,
                 **clock.environment,
             )
-        )
+        )  # fmt: skip
         outage = Outage(hostile, admin, webhook, agent, node, clock, tokens, innocents)
         outage.hold(used)
         await outage.until(lambda: innocents.keys() <= outage.pods(), "the agent knows the pods")
@@ -541,15 +508,8 @@ async def running(plane: ControlPlane, other: ControlPlane, folder: Path) -> Asy
 
 
 async def run_cases(
-    plane: ControlPlane,
-    other: ControlPlane,
-    folder: Path,
-    names: Sequence[str],
-    seconds: float,
-    *,
-    awaits_eviction: bool = True,
+    plane: ControlPlane, other: ControlPlane, folder: Path, names: Sequence[str], seconds: float
 ) -> AsyncIterator[Figures]:
     async with running(plane, other, folder) as outage:
         for name in names:
             yield await outage.run(name, CASES[name], seconds)
-        yield await outage.refuse_consent(seconds / 2, is_awaited=awaits_eviction)

@@ -207,9 +207,7 @@ class SimulatedNode:
             reading = self._source.read()
         origins, problems = self._processes.look_up(reading)
         now, wall_time = self._clock(), self._BEGAN + seconds
-        sample = Sample(
-            reading=reading, origins=origins, taken_at=now, wall_time=wall_time, seconds=0.01, problems=problems,
-        )  # fmt: skip
+        sample = Sample(reading=reading, origins=origins, taken_at=now, wall_time=wall_time, seconds=0.01, problems=problems)  # fmt: skip
         self._metrics.observe_sample(sample.seconds)
         self._pipeline.process(sample, self._source.errors)
 

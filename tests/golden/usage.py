@@ -67,14 +67,7 @@ def cases(folder: Path, server: ObjectServer) -> Iterator[tuple[str, Any]]:
     recorded(folder, *names_of_records())
     with prometheus_server.prometheus(folder, {}) as running:
         for question in _QUESTIONS:
-            options = (
-                *question[1:],
-                "--prometheus",
-                running.url,
-                "--kubeconfig",
-                str(server.kubeconfig),
-                *_RANGE,
-            )
+            options = (*question[1:], "--prometheus", running.url, "--kubeconfig", str(server.kubeconfig), *_RANGE)  # fmt: skip
             ended = product.run(
                 question[0], *options, home=folder, hide={running.url: "PROMETHEUS", server.server: "SERVER"}
             )

@@ -29,29 +29,13 @@ TRAIN, SERVE, TWO, LIMITED, STRAY, IDLE, RESERVE_A, RESERVE_B = map(uid, range(1
 COMPUTE, GRAPHICS, MPS = 0, 1, 2
 # (gpu, pid): list to bytes; and whose they are.
 PROCESSES: dict[tuple[str, int], dict[int, int]] = {
-    (A, 101): {COMPUTE: 5_000 * MIB + 1},
-    (A, 102): {COMPUTE: 1_000 * MIB + 2, GRAPHICS: 1_000 * MIB},
-    (A, 103): {COMPUTE: 7_500 * MIB + 3},
-    (A, 104): {COMPUTE: 6_000 * MIB + 4},
-    (A, 105): {GRAPHICS: 64 * MIB + 5},
-    (B, 104): {COMPUTE: 200 * MIB + 7},
-    (B, 107): {COMPUTE: 1_500 * MIB + 8, MPS: 1_500 * MIB + 9},
-    (B, 108): {COMPUTE: 4_000 * MIB + 10},
-    (B, 109): {COMPUTE: 600 * MIB + 11},
-    (B, 110): {COMPUTE: 257 * MIB},
+    (A, 101): {COMPUTE: 5_000 * MIB + 1}, (A, 102): {COMPUTE: 1_000 * MIB + 2, GRAPHICS: 1_000 * MIB},
+    (A, 103): {COMPUTE: 7_500 * MIB + 3}, (A, 104): {COMPUTE: 6_000 * MIB + 4}, (A, 105): {GRAPHICS: 64 * MIB + 5},
+    (B, 104): {COMPUTE: 200 * MIB + 7}, (B, 107): {COMPUTE: 1_500 * MIB + 8, MPS: 1_500 * MIB + 9},
+    (B, 108): {COMPUTE: 4_000 * MIB + 10}, (B, 109): {COMPUTE: 600 * MIB + 11}, (B, 110): {COMPUTE: 257 * MIB},
     (B, 111): {COMPUTE: 2 * MIB},
-}
-OWNERS = {
-    101: TRAIN,
-    102: TRAIN,
-    103: SERVE,
-    104: TWO,
-    107: TWO,
-    108: LIMITED,
-    109: LIMITED,
-    110: STRAY,
-    111: RESERVE_B,
-}
+}  # fmt: skip
+OWNERS = {101: TRAIN, 102: TRAIN, 103: SERVE, 104: TWO, 107: TWO, 108: LIMITED, 109: LIMITED, 110: STRAY, 111: RESERVE_B}  # fmt: skip
 HOST_PID = 105
 
 
@@ -110,22 +94,14 @@ def objects() -> list[dict[str, Any]]:
 
 
 USED_BY = {  # (pod, gpu)
-    ("train", A): 6_000 * MIB + 3,
-    ("serve-x-default-x-vc", A): 7_500 * MIB + 3,
-    ("two", A): 6_000 * MIB + 4,
-    ("two", B): 1_700 * MIB + 16,
-    ("limited", B): 4_600 * MIB + 21,
-    ("stray", B): 257 * MIB,
-    ("idle", B): 0,
-}
+    ("train", A): 6_000 * MIB + 3, ("serve-x-default-x-vc", A): 7_500 * MIB + 3, ("two", A): 6_000 * MIB + 4,
+    ("two", B): 1_700 * MIB + 16, ("limited", B): 4_600 * MIB + 21, ("stray", B): 257 * MIB, ("idle", B): 0,
+}  # fmt: skip
 SHARES = {
-    ("train", A): (11_500 * MIB, "bind-request"),
-    ("serve-x-default-x-vc", A): (8_000 * MIB, "annotation"),
-    ("two", A): (5_750 * MIB, "bind-request"),
-    ("two", B): (5_750 * MIB, "bind-request"),
-    ("limited", B): (3_220 * MIB, "bind-request"),
-    ("idle", B): (2_070 * MIB, "bind-request"),
-}
+    ("train", A): (11_500 * MIB, "bind-request"), ("serve-x-default-x-vc", A): (8_000 * MIB, "annotation"),
+    ("two", A): (5_750 * MIB, "bind-request"), ("two", B): (5_750 * MIB, "bind-request"),
+    ("limited", B): (3_220 * MIB, "bind-request"), ("idle", B): (2_070 * MIB, "bind-request"),
+}  # fmt: skip
 FLAGGED = {("limited", B, "limit-bypassed"), ("stray", B, "no-share")}
 
 

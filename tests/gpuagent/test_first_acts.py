@@ -34,13 +34,10 @@ def test_every_flag_and_problem_has_an_act_with_a_section_of_the_runbooks() -> N
 @pytest.mark.parametrize(
     ("risk", "is_overpromised", "act"),
     [
-        (RiskName.PODS, True, FOR_GPU_AT_RISK),
-        (RiskName.PROMISES, True, FOR_OVERPROMISED_GPU),
-        (RiskName.HOST, False, FOR_RISK[RiskName.HOST]),
-        (None, True, FOR_OVERPROMISED_GPU),
-        (None, False, None),
+        (RiskName.PODS, True, FOR_GPU_AT_RISK), (RiskName.PROMISES, True, FOR_OVERPROMISED_GPU),
+        (RiskName.HOST, False, FOR_RISK[RiskName.HOST]), (None, True, FOR_OVERPROMISED_GPU), (None, False, None),
     ],
-)
+)  # fmt: skip
 def test_the_largest_causes_act(risk: RiskName | None, is_overpromised: bool, act: FirstAct | None) -> None:
     assert FOR_RISK.keys() == set(RiskName)
     assert for_gpu(risk=risk, is_overpromised=is_overpromised) is act

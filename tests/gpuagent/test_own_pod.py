@@ -157,12 +157,6 @@ def test_a_fault_of_the_own_pod_suspends_nothing(cause: OwnCause) -> None:
     assert not Suspension.of([Problem(cause, detail="x")], {A}).covers(A)
 
 
-def test_this_machine_is_examined_without_an_error() -> None:
-    container = OwnContainer(proc_root=Path("/proc"))
-    container.observe(sample())
-    assert all(problem.detail.isprintable() for problem in container.problems())
-
-
 @pytest.mark.parametrize(
     ("fault", "detail"),
     [

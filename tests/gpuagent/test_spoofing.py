@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.actions.eviction_rules import EvictionRefusal, EvictionRules, candidates
+from gpuagent.actions.eviction_rules import EvictionRules, candidates
 from gpuagent.actions.flag_events import FlagEvents
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.ledger.slack import DEFAULT_SLACK
@@ -224,21 +224,6 @@ def test_a_cgroup_named_after_the_victim_flags_no_victim_when_its_creators_pod_i
     assert chain.judged[-1].snapshot.gpus[0].ended_pods_bytes == 6000 * MIB
 
 
-def test_a_container_id_of_the_victim_flags_no_victim_and_evicts_no_pod() -> None:
-    """A tenant may edit the status of its virtual pod, and vCluster carries that to the host."""
-    own = "c" * 64
-    stolen: dict[str, Any] = {"containerStatuses": [{"name": "main", "containerID": f"containerd://{own}"}]}
-    chain = Chain()
-    evil = attacker(**stolen)
-    only_container = {11: of(container=own), 12: of(ATTACKER)}
-    processes = {11: (GPU_0, 2 * HALF), 12: (GPU_1, HALF)}
-    chain.look(victim(), evil, processes=processes, origins=only_container, times=4)
-    honest = fraction(number=1, **synced("train", "victim"), **stolen)
-    chain.look(honest, evil, processes=processes, origins=only_container, times=4)
-    assert VICTIM not in chain.accused
-    assert chain.to_evict == set()
-
-
 LABELLED = "vcluster-evil"
 GRACE_OF_A_DAY = {"vcluster.loft.sh/ns-label-x-x-4144a0673b": "24h"}
 """The label `over-share-grace` of a tenant's namespace, as vCluster `x` copies it to the host pod."""
@@ -273,54 +258,6 @@ def test_no_key_of_vcluster_is_a_policy(namespace: str, names: str) -> None:
     is_believed = (namespace, names) == (LABELLED, "its own")
     assert share.tenant == (tenant if is_believed else None)
     assert share.workload == (Workload("Job", "billing") if is_believed else NO_WORKLOAD)
-
-
-HASH, ASKS = "0f" * 16, namespace_object(RESERVATIONS, {OVER_SHARE: "evict"})
-COPYING = marked(attacker(), annotations={"kubernetes.io/config.hash": HASH})
-MIRRORED = {"vcluster.loft.sh/ns-label-evil-x-f57c43a42d": "evict"}
-ATTACKER_FLAGGED = {(ATTACKER, "over-share")}
-# the cluster's objects beside the victim, a process more (its GPU, MiB, origin), and then flags and pods to evict
-NOT_EVICTED: dict[str, tuple[list[dict[str, Any]], tuple[str, int, Origin], set[tuple[str, str]], set[str]]] = {
-    "a cgroup below that of a pod that was deleted before the agent started": ([], (GPU_0, 6000, of(uid(77), VICTIM)),
-        {(VICTIM, "over-share")}, {VICTIM}),
-    "a copied hash of a static pod: processes that are known by a hash are no ground for an eviction": ([COPYING],
-        (GPU_1, 4000, of(HASH)), ATTACKER_FLAGGED, {ATTACKER}),
-    "KAI's own reservation pod is never judged, whatever its process holds": ([attacker(), ASKS], (GPU_0, 6000, of(uid(900))),
-        set(), set()),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("items", "more", "flagged", "accused"), NOT_EVICTED.values(), ids=NOT_EVICTED)
-def test_weak_evidence_evicts_no_pod(
-    items: list[dict[str, Any]],
-    more: tuple[str, int, Origin],
-    flagged: set[tuple[str, str]],
-    accused: set[str],
-) -> None:
-    chain, (uuid, mib, origin) = Chain(), more
-    processes, origins = {**BOTH_FULL, 13: (uuid, mib * MIB)}, {**ORIGINS, 13: origin}
-    chain.look(victim(), *items, processes=processes, origins=origins, times=4)
-    assert (chain.flagged_pods, chain.to_evict, chain.accused) == (flagged, set(), accused)
-    assert chain.judged[-1].reservation_uids == {uid(900), uid(901)}
-
-
-def test_forged_keys_do_not_evict_a_pod_whose_namespace_asks_for_nothing() -> None:
-    """Such decoys could spend the node's budget of evictions."""
-    chain, evil = Chain(), attacker(**MIRRORED)
-    chain.look(victim(), evil, processes=ATTACKER_OVER, origins=ORIGINS, times=12, asks=())
-    assert (chain.flagged_pods, chain.to_evict) == (ATTACKER_FLAGGED, set())
-
-
-def test_a_pod_beside_the_reservation_pods_is_judged_and_never_evicted() -> None:
-    """In their namespace only KAI and administrators make pods; one of these may run what KAI needs."""
-    chain = Chain()
-    asks = namespace_object(RESERVATIONS, {OVER_SHARE: "evict"})
-    beside = fraction("beside", 2, namespace=RESERVATIONS, group=None)
-    bound = bind_request("beside", 2, groups=(GROUP_1,), namespace=RESERVATIONS)
-    chain.look(victim(), beside, bound, asks, processes=ATTACKER_OVER, origins=ORIGINS, times=4)
-    assert (ATTACKER, "over-share") in chain.flagged_pods
-    (verdict,) = candidates(chain.judged[-1])
-    assert RULES.refusal(verdict, chain.judged[-1]) is EvictionRefusal.RESERVATION_POD
 
 
 @pytest.mark.parametrize("kind", ["labels in its own namespace", "of a KAI inside its vCluster"])

@@ -92,15 +92,12 @@ def alertmanager(folder: Path, configuration: Path) -> Iterator[Alertmanager]:
     with log.open("wb") as stream:
         process = subprocess.Popen(
             [
-                program,
-                f"--config.file={configuration}",
-                f"--storage.path={folder}/data",
-                f"--web.listen-address={address}",
-                "--cluster.listen-address=",
+                program, f"--config.file={configuration}", f"--storage.path={folder}/data",
+                f"--web.listen-address={address}", "--cluster.listen-address=",
             ],
             stdout=stream,
             stderr=stream,
-        )
+        )  # fmt: skip
     try:
         running = Alertmanager(f"http://{address}", process, log)
         running.until(lambda: answers(f"http://{address}/-/ready"))

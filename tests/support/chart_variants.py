@@ -39,12 +39,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "the host of vClusters": {**AGENT, "guard": {"enabled": True, "action": "deny"}},
     "the guard, asking": {
         "guard": {
-            "enabled": True,
-            "action": "warn",
-            "kaiNamespaces": ["kai", "kai-two"],
-            "schedulerName": "kai",
-            "preemptibleClasses": ["batch"],
-            "optional": {"maxGraceSeconds": 3600},
+            "enabled": True, "action": "warn", "kaiNamespaces": ["kai", "kai-two"], "schedulerName": "kai",
+            "preemptibleClasses": ["batch"], "optional": {"maxGraceSeconds": 3600},
             "unguardedNamespaces": ["vcluster-b"],
         }
     },
@@ -84,13 +80,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
             "extraVolumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
         },
         "agent": {
-            "priorityClassName": "system-node-critical",
-            "affinity": {"nodeAffinity": {}},
-            "seLinuxOptions": {"type": "spc_t"},
-            "podAnnotations": {"a": "b"},
-            "podLabels": {"team": "platform"},
-            "serviceAccountAnnotations": {"example.com/role": "reader"},
-            "logLevel": "warning",
+            "priorityClassName": "system-node-critical", "affinity": {"nodeAffinity": {}},
+            "seLinuxOptions": {"type": "spc_t"}, "podAnnotations": {"a": "b"}, "podLabels": {"team": "platform"},
+            "serviceAccountAnnotations": {"example.com/role": "reader"}, "logLevel": "warning",
             "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
             "extraVolumes": [{"name": "scratch", "emptyDir": {}}],
             "extraVolumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],

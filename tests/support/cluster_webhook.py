@@ -313,12 +313,9 @@ async def ensure_namespaces(client: KubeClient, *namespaces: Mapping[str, Any]) 
     for namespace in namespaces:
         whole = {"apiVersion": "v1", **namespace}
         await client.request(
-            "PATCH",
-            f"/api/v1/namespaces/{namespace['metadata']['name']}",
-            params=applied,
-            body=json.dumps(whole).encode(),
-            content_type="application/apply-patch+yaml",
-        )
+            "PATCH", f"/api/v1/namespaces/{namespace['metadata']['name']}", params=applied,
+            body=json.dumps(whole).encode(), content_type="application/apply-patch+yaml",
+        )  # fmt: skip
 
 
 def ca_of(folder: Path) -> bytes:

@@ -21,12 +21,10 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from certs.authority import Authority
-from kube.access import InCluster
-from tests.support.credentials import in_cluster_environment, write_kubeconfig, write_service_account
+from tests.support.credentials import ADMIN_TOKEN, Reachable
 from tests.support.free_ports import free_ports
 from tests.support.hostile_api_server import Upstream
 
-ADMIN_TOKEN = "admin-of-this-test"
 _READY_SECONDS = 60.0
 AUDITED = "audited"
 """Service account of the namespace team-a whose requests are all in the audit log."""
@@ -102,7 +100,7 @@ class Snapshot:
 
 
 @dataclass(kw_only=True)
-class ControlPlane:
+class ControlPlane(Reachable):
     folder: Path
     port: int
     etcd_url: str
@@ -114,29 +112,6 @@ class ControlPlane:
     @property
     def upstream(self) -> Upstream:
         return Upstream(url=f"https://127.0.0.1:{self.port}", trust=self.trust)
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return in_cluster_environment(self.port)
-
-    def account(self, token: str) -> Path:
-        """Return the service-account folder of a pod with this token; create it at the first call."""
-        if token not in self.accounts:
-            folder = self.folder / f"account-{len(self.accounts)}"
-            ca = (self.folder / "ca.crt").read_bytes()
-            self.accounts[token] = write_service_account(folder, token=token, ca=ca)
-        return self.accounts[token]
-
-    def access(self, token: str = ADMIN_TOKEN) -> InCluster:
-        return InCluster(folder=self.account(token), environment=self.environment)
-
-    def kubeconfig(self, *, token: str = ADMIN_TOKEN, server: str = "") -> Path:
-        return write_kubeconfig(
-            self.folder / f"kubeconfig-{len(list(self.folder.glob('kubeconfig-*')))}",
-            server=server or f"https://127.0.0.1:{self.port}",
-            ca_file=self.folder / "ca.crt",
-            token=token,
-        )
 
     def audited(self) -> list[dict[str, Any]]:
         """Return the API server's audit log entries of created pods, oldest first."""

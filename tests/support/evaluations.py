@@ -82,12 +82,9 @@ def status_of(*snapshots: Snapshot, now: float | None = None) -> Evaluation:
         history.record(snapshot)
         good = snapshot.taken_at if snapshot.is_good else evaluation.good_at
         evaluation = Evaluation(
-            snapshot=snapshot,
-            verdicts=judge.judge(snapshot)[0],
-            history=history,
-            good_at=good,
+            snapshot=snapshot, verdicts=judge.judge(snapshot)[0], history=history, good_at=good,
             good_wall_time=None if good is None else 1.8e9 + good,
-        )
+        )  # fmt: skip
     at = snapshots[-1].taken_at if snapshots else 0
     return evaluation.at(at if now is None else now, started_at=0, interval=5, pods_silent_for=0)
 

@@ -333,13 +333,10 @@ class History:
 
         client: Any = self.client
         evictor = Evictor(
-            rules=RULES,
-            budget=self.budget,
+            rules=RULES, budget=self.budget,
             calls=ClusterCalls(client, node="node-a", rules=RULES, clock=loop.time, announce=announce),
-            sample_now=sample_now,
-            log=JsonLog(io.BytesIO()),
-            clock=loop.time,
-        )
+            sample_now=sample_now, log=JsonLog(io.BytesIO()), clock=loop.time,
+        )  # fmt: skip
         task = asyncio.create_task(evictor.run())
         while _now() < until:
             evaluate()

@@ -22,12 +22,9 @@ MIB = 1 << 20
 TOTAL = 23028 * MIB
 INTERVAL, GRACE = 0.2, 1.0
 RIGHTS = (
-    right("pods", "list", "watch"),
-    right("bindrequests", "list", "watch", group="scheduling.run.ai"),
-    right("nodes", "get"),
-    right("namespaces", "get"),
-    right("events", "create", "patch"),
-)
+    right("pods", "list", "watch"), right("bindrequests", "list", "watch", group="scheduling.run.ai"),
+    right("nodes", "get"), right("namespaces", "get"), right("events", "create", "patch"),
+)  # fmt: skip
 EVICT = (right("pods/eviction", "create"), right("pods", "get"), right("events", "list"))
 # As in a pod, but for the folder where the kubelet would mount the credentials, and the driver's stand-in.
 _PROGRAM = """

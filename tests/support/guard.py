@@ -28,12 +28,9 @@ UNLISTED = "vcluster-team-b"
 """A host namespace without the annotation."""
 QUEUES = "kaishare.dev/queues"
 NAMESPACES: dict[str, dict[str, str]] = {
-    HOST: {},
-    UNLISTED: {},
-    "test": {},
-    ENFORCED: {"kai.scheduler/queue": "team-a", "kaishare.dev/mode": "enforce"},
+    HOST: {}, UNLISTED: {}, "test": {}, ENFORCED: {"kai.scheduler/queue": "team-a", "kaishare.dev/mode": "enforce"},
     "not-enforced": {"kai.scheduler/queue": "team-a", "kaishare.dev/mode": "default"},
-}
+}  # fmt: skip
 _QUEUES = {HOST: "team-a, team-a-batch", "test": "team-ml"}
 _ACTS_WITHIN_SECONDS = 20.0
 

@@ -45,19 +45,13 @@ KAI_ONLY: Final[tuple[Key, ...]] = (
 )
 """Keys of pods that users write neither at creation nor later."""
 FIXED: Final[tuple[Key, ...]] = (
-    ("annotations", "gpu-fraction"),
-    ("annotations", "gpu-memory"),
-    ("annotations", "gpu-fraction-num-devices"),
-    ("annotations", "gpu-fraction-container-name"),
-    ("annotations", "gpu-fraction.limit"),
-    ("annotations", "gpu-memory.limit"),
-    ("annotations", "nvidia.com/container.main.gpu-memory.request"),
-    ("annotations", "kai.scheduler/container.main.gpu-memory.portion.limit"),
-    ("labels", "kai.scheduler/queue"),
-    ("labels", "kai.scheduler/node-pool"),
-    ("labels", "kai.scheduler/preemptibility"),
+    ("annotations", "gpu-fraction"), ("annotations", "gpu-memory"), ("annotations", "gpu-fraction-num-devices"),
+    ("annotations", "gpu-fraction-container-name"), ("annotations", "gpu-fraction.limit"),
+    ("annotations", "gpu-memory.limit"), ("annotations", "nvidia.com/container.main.gpu-memory.request"),
+    ("annotations", "kai.scheduler/container.main.gpu-memory.portion.limit"), ("labels", "kai.scheduler/queue"),
+    ("labels", "kai.scheduler/node-pool"), ("labels", "kai.scheduler/preemptibility"),
     ("annotations", "kai.scheduler/segment-size"),
-)
+)  # fmt: skip
 """Keys of pods that users write at creation only."""
 FREE: Final[tuple[Key, ...]] = (
     ("labels", "kai.scheduler/task-priority"),
@@ -158,13 +152,7 @@ async def edits(asker: Asker, item: Item, key: Key, value: str | None, user: str
         "JSON patch": await asker.send("PATCH", path, [operation], user=user, content_type=JSON_PATCH, dry_run=True),
         "strategic patch": await asker.send("PATCH", path, change, user=user, content_type=STRATEGIC, dry_run=True),
         "server-side apply": await asker.send(
-            "PATCH",
-            path,
-            applied,
-            user=user,
-            content_type=APPLY,
-            dry_run=True,
-            fieldManager="test",
+            "PATCH", path, applied, user=user, content_type=APPLY, dry_run=True, fieldManager="test",
             force="true",
         ),
     }  # fmt: skip

@@ -28,10 +28,9 @@ from aiohttp import web
 from yarl import URL
 
 from certs.authority import Authority
-from kube.access import InCluster
 from tests.support.api_server import Answer, hangs
 from tests.support.certificates import serving_context
-from tests.support.credentials import in_cluster_environment, write_kubeconfig, write_service_account
+from tests.support.credentials import Reachable
 
 _CHUNK_BYTES = 65536
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
@@ -275,7 +274,7 @@ _BETWEEN_NEIGHBOURS = frozenset(
 """Headers that apply to a single connection (RFC 9110, 7.6.1), and Host."""
 
 
-class HostileApiServer:
+class HostileApiServer(Reachable):
     """Forwards requests to a real API server, except those to which a fault applies."""
 
     def __init__(self, upstream: Upstream, folder: Path) -> None:
@@ -284,32 +283,16 @@ class HostileApiServer:
         self.link: TcpLink
         """Link between clients and this server."""
         self._upstreams = itertools.cycle([upstream])
-        self._folder = folder
-        self._ca_file = folder / "ca.crt"
-        self._accounts: dict[str, Path] = {}
+        self.folder, self.accounts = folder, {}
         self._faults: list[tuple[Predicate, Fault]] = []
 
     @property
-    def url(self) -> str:
-        return f"https://127.0.0.1:{self.link.port}"
+    def port(self) -> int:  # type: ignore[override]
+        return self.link.port
 
     @property
-    def environment(self) -> dict[str, str]:
-        return in_cluster_environment(self.link.port)
-
-    def account(self, token: str) -> Path:
-        """Return the service-account folder of a pod with this token; create it at the first call."""
-        if token not in self._accounts:
-            folder = self._folder / f"account-{len(self._accounts)}"
-            self._accounts[token] = write_service_account(folder, token=token, ca=self._ca_file.read_bytes())
-        return self._accounts[token]
-
-    def access(self, token: str) -> InCluster:
-        return InCluster(folder=self.account(token), environment=self.environment)
-
-    def kubeconfig(self, token: str) -> Path:
-        path = self._folder / f"kubeconfig-{len(list(self._folder.glob('kubeconfig-*')))}"
-        return write_kubeconfig(path, server=self.url, ca_file=self._ca_file, token=token)
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.port}"
 
     def inject(self, fault: Fault, when: Predicate = requests()) -> None:  # noqa: B008 - has no state
         """Apply a fault to requests from now on. If several match, the oldest applies."""
@@ -330,7 +313,7 @@ class HostileApiServer:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["HostileApiServer"]:
         authority = Authority.create(now=datetime.now(UTC))
-        self._ca_file.write_bytes(authority.pair.certificate_pem)
+        (self.folder / "ca.crt").write_bytes(authority.pair.certificate_pem)
         app = web.Application(client_max_size=_LARGEST_REQUEST)
         app.router.add_route("*", "/{path:.*}", self._handle)
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.0)
@@ -348,7 +331,7 @@ class HostileApiServer:
             )
             await runner.setup()
             stack.push_async_callback(runner.cleanup)
-            trust = serving_context(authority, self._folder)
+            trust = serving_context(authority, self.folder)
             await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=trust).start()
             self.link = TcpLink(to_port=runner.addresses[0][1])
             await self.link.start()
@@ -357,12 +340,9 @@ class HostileApiServer:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         seen = SeenRequest(
-            method=request.method,
-            path=request.path,
-            query=dict(request.query),
-            token=request.headers.get("Authorization", "").removeprefix("Bearer "),
-            at=time.monotonic(),
-        )
+            method=request.method, path=request.path, query=dict(request.query),
+            token=request.headers.get("Authorization", "").removeprefix("Bearer "), at=time.monotonic(),
+        )  # fmt: skip
         seen.fault = next((fault for when, fault in self._faults if when(seen)), None)
         self.requests.append(seen)
         try:

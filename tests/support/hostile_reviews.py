@@ -33,9 +33,7 @@ def review(document: bytes, *, namespace: str = "team-a", kind: str = "Pod", old
 
 
 def _namespace(labels: Mapping[str, str], annotations: Mapping[str, str] | None = None) -> bytes:
-    metadata = {
-        "name": "team-a", "uid": "u", "resourceVersion": "1", "labels": {"kai.scheduler/queue": "queue-a", **labels},
-    }  # fmt: skip
+    metadata = {"name": "team-a", "uid": "u", "resourceVersion": "1", "labels": {"kai.scheduler/queue": "queue-a", **labels}}  # fmt: skip
     return json.dumps({"metadata": {**metadata, "annotations": annotations or {}}}).encode()
 
 

@@ -156,9 +156,7 @@ CASES: Final[Mapping[str, Case]] = {
     },
     "file with a token and blanks": Case(user=file_token(" \tTOKEN \r\n\n")),
     "file with two lines": Case(user=file_token(_LINE), line="the token is not one line of ASCII text"),
-    "no file of the token": Case(
-        user={"token": None, "tokenFile": "gone"}, line='user "u": tokenFile: gone: No such file or directory',
-    ),
+    "no file of the token": Case(user={"token": None, "tokenFile": "gone"}, line='user "u": tokenFile: gone: No such file or directory'),
     "file before token": Case(user=lambda base: {**file_token("TOKEN")(base), "token": SECRET}),
     **{
         f"client certificate {name}": Case(user=keys, line='"u": client-certificate: no certificate with its')
@@ -196,10 +194,6 @@ CASES: Final[Mapping[str, Case]] = {
         user=printing(_TOKEN, apiVersion="client.authentication.k8s.io/v1beta1"),
         line="its output is no ExecCredential of client.authentication.k8s.io/v1beta1",
     ),
-    "plugin with a certificate that is not PEM": Case(
-        user=printing({"clientCertificateData": "x", "clientKeyData": SECRET}),
-        line='user "u": client-certificate: no certificate with its unencrypted key',
-    ),
     "plugin that fails": Case(user=plugin("import sys; sys.exit(1)"), line="exit status 1"),
     "plugin that does not exist": Case(
         user=plugin(command="kaishare-no-such-plugin", installHint="Install it.\nThen run it."),
@@ -225,9 +219,7 @@ CASES: Final[Mapping[str, Case]] = {
     "users as a map": Case(document={"users": {"u": {}}}, line="users: Expected `array`, got `object`"),
     "unknown keys": Case(document={"preferences": {}, "other": 1}, cluster={"other": 1}, user={"other": [1]}),
     "empty file": Case(text="", line="kubeconfig: no current-context"),
-    "no YAML": Case(
-        text=f"users:\n- user:\n    token: {SECRET}: {SECRET}\n", line="kubeconfig: not a kubeconfig in YAML: line 3, column",
-    ),
+    "no YAML": Case(text=f"users:\n- user:\n    token: {SECRET}: {SECRET}\n", line="kubeconfig: not a kubeconfig in YAML: line 3, column"),
     **{
         f"YAML {text[:20]!r}": Case(text=text, line="kubeconfig: not a kubeconfig in YAML")
         for text in (f"users: !{SECRET} 1", "\0", "[" * 5000, 'a: !!int ""', "a: !!timestamp x", "a: !!bool x")

@@ -9,9 +9,7 @@ from tests.support.operator_jobs import OperatorJob
 from tests.support.pods import gpu_container
 
 Json = dict[str, Any]
-BUILT_IN = (
-    "Pod", "ReplicationController", "Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "CronJob",
-)  # fmt: skip
+BUILT_IN = ("Pod", "ReplicationController", "Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "CronJob")  # fmt: skip
 OF_OPERATORS = {"PyTorchJob": "kubeflow.org/v1", "JobSet": "jobset.x-k8s.io/v1alpha2"}
 
 

@@ -32,23 +32,10 @@ OLDEST: Final = "oldest"
 ON_THE_OLDEST: Final = frozenset(
     f"cluster/test_{name}.py"
     for name in (
-        "agent",  # the agent with the chart's rights
-        "chart",  # installed, used, upgraded, uninstalled
-        "chart_objects",  # every object, validated strictly
-        "cluster_pods",  # the agent's watches
-        "configurations",  # the webhook configurations
-        "console",
-        "few_rights",
-        "guard",
-        "guard_keys",
-        "guard_optional",
-        "guard_admits",
-        "guard_rollout",
-        "policies",
-        "self_policy",
-        "webhook",
+        "agent", "chart", "chart_objects", "cluster_pods", "configurations", "console", "few_rights", "guard", "guard_keys",
+        "guard_optional", "guard_admits", "guard_rollout", "policies", "self_policy", "webhook",
     )
-)
+)  # fmt: skip
 """The files with that marker: chart, guard, webhook configurations, both services and console."""
 
 

@@ -61,12 +61,7 @@ def _training(
         name: {"replicas": count, "template": copy.deepcopy(dict(template))}
         for name, count in replicas.items()
     }
-    return {
-        "apiVersion": version,
-        "kind": kind,
-        "metadata": {"name": NAME, "namespace": NAMESPACE},
-        "spec": {key: specs},
-    }
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": NAME, "namespace": NAMESPACE}, "spec": {key: specs}}  # fmt: skip
 
 
 def _labels(controller: str, kind: str, index: int, *, is_master: bool) -> dict[str, str]:

@@ -249,12 +249,9 @@ def policy_share(outcome: Outcome) -> dict[str, str]:
 
 def size_in(outcome: Outcome) -> tuple[str, Any]:
     return size_of(
-        outcome.case.labels,
-        outcome.case.annotations,
-        entries(outcome.received, "labels"),
-        max_fraction=outcome.policy.max_fraction,
-        max_memory_mib=outcome.policy.max_memory_mib,
-    )
+        outcome.case.labels, outcome.case.annotations, entries(outcome.received, "labels"),
+        max_fraction=outcome.policy.max_fraction, max_memory_mib=outcome.policy.max_memory_mib,
+    )  # fmt: skip
 
 
 def the_size_is_the_one_that_the_oracle_finds(outcome: Outcome) -> None:

@@ -131,11 +131,8 @@ def sample(
     """Return a sample; problems are those of the driver."""
     return Sample(
         reading=GpuReading(gpus=gpus, problems=tuple(problems), driver_version="570.00"),
-        origins=dict(origins or {}),
-        taken_at=at,
-        wall_time=1_800_000_000.0 + at,
-        seconds=0.01,
-    )
+        origins=dict(origins or {}), taken_at=at, wall_time=1_800_000_000.0 + at, seconds=0.01,
+    )  # fmt: skip
 
 
 def snapshot_of(

@@ -66,9 +66,7 @@ def pod(
 
 def document(node: str, *pods: Mapping[str, Any], gpus: Sequence[Any] = (), **fields: Any) -> bytes:
     """Return an agent's JSON; without GPUs the node has one."""
-    whole = {
-        "node": node, "attributionOk": True, "gpus": list(gpus) or [gpu(node)], "pods": list(pods), **fields,
-    }  # fmt: skip
+    whole = {"node": node, "attributionOk": True, "gpus": list(gpus) or [gpu(node)], "pods": list(pods), **fields}  # fmt: skip
     return json.dumps(whole).encode()
 
 
@@ -81,12 +79,8 @@ def agent_manifest(
     state = {"waiting": {"reason": waiting}} if waiting else {}
     is_ready = not waiting and phase == "Running"
     return {
-        "metadata": {
-            "name": name or f"agent-of-{node}", "namespace": "kaishare-agent", "uid": f"u-{node}", **labels, **metadata
-        },
-        "spec": {
-            "nodeName": node, "containers": [{"name": "agent", "ports": [{"name": "http", "containerPort": 9445}]}]
-        },
+        "metadata": {"name": name or f"agent-of-{node}", "namespace": "kaishare-agent", "uid": f"u-{node}", **labels, **metadata},
+        "spec": {"nodeName": node, "containers": [{"name": "agent", "ports": [{"name": "http", "containerPort": 9445}]}]},
         "status": {
             "phase": phase, "conditions": [{"type": "Ready", "status": str(is_ready)}],
             "containerStatuses": [{"name": "agent", "restartCount": restarts, "state": state}],

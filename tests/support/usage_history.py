@@ -174,9 +174,7 @@ class History:
         yield "# TYPE kaishare_gpu_memory_total_bytes gauge"
         for index, (model, mib) in enumerate(MODELS.items()):
             for gpu in range(2):
-                labels = {
-                    "job": JOB, "instance": "10.0.0.0:9445", "gpu_uuid": f"GPU-{index}-{gpu}", "model": model,
-                }  # fmt: skip
+                labels = {"job": JOB, "instance": "10.0.0.0:9445", "gpu_uuid": f"GPU-{index}-{gpu}", "model": model}  # fmt: skip
                 for at in range(START + STEP, END + 1, STEP):
                     yield f"kaishare_gpu_memory_total_bytes{rendered(labels)} {mib * MIB} {at}"
 

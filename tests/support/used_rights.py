@@ -54,12 +54,9 @@ def _right(request: SeenRequest) -> Iterator[UsedRight]:
     assert "metadata.name" not in request.query.get("fieldSelector", ""), "RBAC checks such a list by name"
     reading = "get" if name else "watch" if request.is_watch else "list"
     yield UsedRight(
-        namespace=namespace,
-        group=group,
-        resource=f"{resource}/{subresource}" if subresource else resource,
-        verb=_VERBS.get(request.method, reading),
-        name=name,
-    )
+        namespace=namespace, group=group, resource=f"{resource}/{subresource}" if subresource else resource,
+        verb=_VERBS.get(request.method, reading), name=name,
+    )  # fmt: skip
 
 
 def roles(account: str, namespace: str, rights: Collection[UsedRight]) -> Iterator[dict[str, Any]]:

@@ -92,9 +92,7 @@ def request(
     body: bytes, path: str = "/mutate", *, length: int | None = None, more: Iterable[str] = ()
 ) -> bytes:
     """Return the bytes of a POST; `length` overrides the Content-Length."""
-    head = [
-        f"POST {path} HTTP/1.1", "Host: webhook", f"Content-Length: {len(body) if length is None else length}", *more,
-    ]  # fmt: skip
+    head = [f"POST {path} HTTP/1.1", "Host: webhook", f"Content-Length: {len(body) if length is None else length}", *more]  # fmt: skip
     return "\r\n".join([*head, "", ""]).encode() + body
 
 

@@ -111,9 +111,7 @@ def make_queue(
     name: str = "vision", *, parent: str = "research", children: Sequence[str] = (), display_name: str = "",
 ) -> Queue:  # fmt: skip
     """Return a queue; what it uses is unknown by default."""
-    spec = {
-        "parentQueue": parent, "displayName": display_name, "resources": {"gpu": {"quota": -1, "limit": -1}},
-    }  # fmt: skip
+    spec = {"parentQueue": parent, "displayName": display_name, "resources": {"gpu": {"quota": -1, "limit": -1}}}  # fmt: skip
     document = made("Queue", name, spec=spec, status={"childQueues": list(children)})
     return QUEUES.decode(json.dumps(document).encode())
 

@@ -108,14 +108,11 @@ def test_a_key_is_private_before_it_is_written(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     "files",
     [
-        {"tls.crt": b"own"},
-        {"tls.key": b"own"},
-        {"ca.key": AUTHORITY.pair.key_pem},
-        {"ca.crt": AUTHORITY.pair.certificate_pem},
-        {"ca.crt": b"noise", "ca.key": AUTHORITY.pair.key_pem},
+        {"tls.crt": b"own"}, {"tls.key": b"own"}, {"ca.key": AUTHORITY.pair.key_pem},
+        {"ca.crt": AUTHORITY.pair.certificate_pem}, {"ca.crt": b"noise", "ca.key": AUTHORITY.pair.key_pem},
     ],
     ids=["a certificate alone", "its key alone", "a CA's key alone", "a CA alone", "a CA of noise"],
-)
+)  # fmt: skip
 def test_files_that_do_not_suffice_are_an_error_and_stay(tmp_path: Path, files: dict[str, bytes]) -> None:
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)

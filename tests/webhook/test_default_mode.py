@@ -10,7 +10,6 @@ import webhook.cli
 from kube.client import KubeClient
 from tests.support.api_server import ApiServer
 from tests.support.followed_namespaces import following, namespace, serve_namespaces, source
-from tests.support.pods import gpu_container, pod
 from tests.support.waiting import until
 from tests.support.webhook_server import namespace_review, running_webhook
 from webhook.metrics import Metrics
@@ -54,9 +53,7 @@ async def test_a_reloaded_file_keeps_the_default_mode(tmp_path: Path) -> None:
     file.write_text(json.dumps({"kind": "Namespace", **namespace("team-a")}))
     policies = FilePolicies(file, default_mode=Mode.OBSERVE)
     await policies._reload({**policies._metadata, "team-b": policies._metadata["team-a"]})
-    assert {name: policy.mode for name, policy in policies.all().items()} == {
-        "team-a": Mode.OBSERVE, "team-b": Mode.OBSERVE,
-    }  # fmt: skip
+    assert {name: policy.mode for name, policy in policies.all().items()} == {"team-a": Mode.OBSERVE, "team-b": Mode.OBSERVE}  # fmt: skip
 
 
 async def test_policies_of_a_cluster_have_it_without_requests(server: ApiServer, client: KubeClient) -> None:
@@ -83,19 +80,12 @@ async def test_policies_of_a_cluster_have_it_without_requests(server: ApiServer,
 @pytest.mark.parametrize(
     ("default_mode", "named", "is_refused"),
     [
-        (Mode.DEFAULT, None, True),
-        (Mode.DEFAULT, "default", True),
-        (Mode.DEFAULT, "enforce", True),
-        (Mode.DEFAULT, "observe", False),
-        (Mode.DEFAULT, "off", False),
-        (Mode.OBSERVE, None, False),
-        (Mode.OFF, None, False),
-        (Mode.OBSERVE, "default", True),
-        (Mode.OFF, "enforce", True),
-        (Mode.OBSERVE, "enforced", False),
-        (Mode.DEFAULT, "observed", True),
+        (Mode.DEFAULT, None, True), (Mode.DEFAULT, "default", True), (Mode.DEFAULT, "enforce", True),
+        (Mode.DEFAULT, "observe", False), (Mode.DEFAULT, "off", False), (Mode.OBSERVE, None, False),
+        (Mode.OFF, None, False), (Mode.OBSERVE, "default", True), (Mode.OFF, "enforce", True),
+        (Mode.OBSERVE, "enforced", False), (Mode.DEFAULT, "observed", True),
     ],
-)
+)  # fmt: skip
 def test_the_effective_mode_refuses_labels(default_mode: Mode, named: str | None, is_refused: bool) -> None:
     labels = PolicyMetadata(BAD | ({MODE: named} if named else {}))
     for before in (PolicyMetadata({}), PolicyMetadata(QUEUE)):
@@ -118,29 +108,3 @@ async def test_labels_that_are_not_refused_are_warned_about(tmp_path: Path) -> N
         assert [len(warning) <= 120 for warning in response["warnings"]] == [True] * 8
         series = '{action="admitted",reason="label-invalid",webhook="validate-namespaces"}'
         assert await webhook.figure("kaishare_webhook_requests_total" + series) == 2
-
-
-@pytest.mark.parametrize(
-    ("option", "action", "status", "kind"),
-    [
-        ("default", "injected", 1, "error"),
-        ("observe", "observed", 0, "warning"),
-        ("off", "skipped", 0, "warning"),
-    ],
-)
-def test_explain_knows_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, action: str, status: int, kind: str
-) -> None:
-    train = pod(gpu_container(), metadata={"name": "train", "namespace": "vision"})
-    vision = {"kind": "Namespace", **namespace("vision", gpu_fraction="0.5")}
-    for name, document in (("pod", train), ("namespaces", vision)):
-        (tmp_path / f"{name}.json").write_text(json.dumps(document))
-    files = f"-f {tmp_path}/pod.json --policies {tmp_path}/namespaces.json"
-    command = ["explain", *files.split(), "-o", "json", "--default-mode", option]
-    assert console.cli.main(command) == 0
-    (explained,) = json.loads(capsys.readouterr().out)
-    assert (explained["action"], bool(explained["patch"])) == (action, option == "default")
-    assert console.cli.main([*command, "-n", "vision", "--label", "kaishare.dev/gpu-fraction=2"]) == status
-    out, err = capsys.readouterr()
-    assert err.startswith(f'kaishare: {kind}: namespace vision: kaishare.dev/gpu-fraction: "2"')
-    assert json.loads(out)[0]["policyProblems"]

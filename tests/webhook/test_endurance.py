@@ -1,19 +1,15 @@
-"""Thousands of reviews, whole and damaged, one after another: none fails, every patch applies, no memory is kept."""
+"""Thousands of reviews, whole and damaged, one after another: none fails, no memory is kept."""
 
-import base64
 import gc
 import io
-import json
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice, pairwise
 from pathlib import Path
 
-import jsonpatch
-
 from benchmarks.generated import POLICIES, Reviews, Sent
-from tests.support.webhook_process import Connection, Reply, serving
+from tests.support.webhook_process import Connection, serving
 from webhook.namespaces.file_policies import FilePolicies
 
 REVIEWS = 500
@@ -24,13 +20,11 @@ BYTES_A_REVIEW = 40
 async def test_thousands_of_reviews(tmp_path: Path) -> None:
     (tmp_path / "policies.yaml").write_text(POLICIES)
     reviews, answered = iter(Reviews(20)), Counter[tuple[str, int]]()
-    seen = Counter[str]()
     async with serving(tmp_path, FilePolicies(tmp_path / "policies.yaml"), log_to=Nowhere()) as live:
         connection = await live.connect()
         for sent in islice(reviews, REVIEWS):
             reply = await connection.post(sent.body, sent.path)
             answered[sent.path, reply.status] += 1
-            seen[verdict(sent, reply)] += 1
         tracemalloc.start()
         try:
             await send(connection, reviews, 500)
@@ -42,24 +36,7 @@ async def test_thousands_of_reviews(tmp_path: Path) -> None:
             tracemalloc.stop()
     assert {status for _, status in answered} == {200, 400}
     assert min(answered.values()) > REVIEWS / 50
-    assert min(seen[kind] for kind in ("patched", "denied", "admitted", "refused")) > REVIEWS / 50
     assert min(after - before for before, after in pairwise(sizes)) < 500 * BYTES_A_REVIEW
-
-
-def verdict(sent: Sent, reply: Reply) -> str:
-    """Return the outcome of a review; a patch must apply to the review's object."""
-    if reply.status == 400:
-        assert reply.body.count(b"\n") == 1
-        return "refused"
-    response = reply.response
-    if "patch" not in response:
-        assert sent.path != "/mutate" or response["allowed"]
-        return "admitted" if response["allowed"] else "denied"
-    assert sent.path == "/mutate"
-    review = json.loads(sent.body.decode(errors="replace"), strict=False)
-    patch = json.loads(base64.b64decode(response["patch"]))
-    assert jsonpatch.apply_patch(review["request"]["object"], patch) != review["request"]["object"]
-    return "patched"
 
 
 async def send(connection: Connection, reviews: Iterator[Sent], count: int) -> None:

@@ -195,24 +195,16 @@ async def hang(_request: web.Request) -> web.StreamResponse:
 @pytest.mark.parametrize(
     ("wrong", "answer"),
     [
-        (refuses(403, "Forbidden"), "forbidden"),
-        (refuses(404, "NotFound"), "gone"),
+        (refuses(403, "Forbidden"), "forbidden"), (refuses(404, "NotFound"), "gone"),
         (says("404 page not found", status=404, kind="text/plain"), "failed"),
-        (refuses(401, "Unauthorized"), "failed"),
-        (refuses(410, "Gone"), "failed"),
-        (refuses(429, "TooManyRequests", Retry_After="1"), "failed"),
-        (refuses(500, "InternalError"), "failed"),
-        (refuses(503, "ServiceUnavailable"), "failed"),
-        (says(""), "failed"),
-        (says("{}"), "failed"),
-        (says("null"), "failed"),
-        (says("<h1>log in</h1>", kind="text/html"), "failed"),
-        (says('{"kind":"Namespace"}'), "failed"),
-        (says('{"kind":"Pod","metadata":{"name":"half"}}'), "failed"),
-        (says(json.dumps(pod_object())[:200]), "failed"),
-        (cut, "failed"),
+        (refuses(401, "Unauthorized"), "failed"), (refuses(410, "Gone"), "failed"),
+        (refuses(429, "TooManyRequests", Retry_After="1"), "failed"), (refuses(500, "InternalError"), "failed"),
+        (refuses(503, "ServiceUnavailable"), "failed"), (says(""), "failed"), (says("{}"), "failed"),
+        (says("null"), "failed"), (says("<h1>log in</h1>", kind="text/html"), "failed"),
+        (says('{"kind":"Namespace"}'), "failed"), (says('{"kind":"Pod","metadata":{"name":"half"}}'), "failed"),
+        (says(json.dumps(pod_object())[:200]), "failed"), (cut, "failed"),
     ],
-)
+)  # fmt: skip
 async def test_any_other_answer_is_no_consent(
     server: ApiServer, client: KubeClient, path: str, wrong: Answer, answer: str
 ) -> None:

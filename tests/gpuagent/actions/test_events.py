@@ -74,13 +74,9 @@ def transition(
 ) -> Transition:
     figures = {"used_bytes": 12 * GIB, "allowed_bytes": 8 * GIB, **fields}
     verdict = Verdict(
-        key=Key(uid_of(name), uuid, reason),
-        pod_share=pod_share or PodShare(pod=pod(name)),
-        gpu_index=None if not uuid else 0,
-        is_flagged=change is Change.FLAGGED,
-        since=0.0,
-        **figures,
-    )
+        key=Key(uid_of(name), uuid, reason), pod_share=pod_share or PodShare(pod=pod(name)),
+        gpu_index=None if not uuid else 0, is_flagged=change is Change.FLAGGED, since=0.0, **figures,
+    )  # fmt: skip
     return Transition(change=change, verdict=verdict, seconds=seconds)
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import random
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -17,7 +16,6 @@ from gpuagent.actions.evictor import ClusterCalls
 from kai.kaishare_keys import EVICTED_OWNER
 from kube.answers import ApiError, Unreachable
 from kube.client import KubeClient
-from service.backoff import TokenBucket
 from tests.support.api_server import ApiServer, refuses, says
 from tests.support.evaluations import RULES
 from tests.support.samples import pod
@@ -32,40 +30,14 @@ def past(*ages: float) -> list[PastEviction]:
 @pytest.mark.parametrize(
     ("budget", "ages", "remaining"),
     [
-        (Budget(1, 600), (), 1),
-        (Budget(1, 600), (0,), 0),
-        (Budget(1, 600), (150,), 0.25),
-        (Budget(1, 600), (600,), 1),
-        (Budget(1, 600), (1200, 150), 0.25),
-        (Budget(3, 600), (10, 10), 1.05),
-        (Budget(3, 600), (0, 0, 0, 0, 0), 0),
-        (Budget(1, 3600), (), 1),
-        (Budget(1, 7200), (), 0.5),
-        (Budget(1, 7200), (KEPT_SECONDS + 1,), 0.5),
-        (Budget(24, 24 * 3600), (1800,), 0.5),
+        (Budget(1, 600), (), 1), (Budget(1, 600), (0,), 0), (Budget(1, 600), (150,), 0.25),
+        (Budget(1, 600), (600,), 1), (Budget(1, 600), (1200, 150), 0.25), (Budget(3, 600), (10, 10), 1.05),
+        (Budget(3, 600), (0, 0, 0, 0, 0), 0), (Budget(1, 3600), (), 1), (Budget(1, 7200), (), 0.5),
+        (Budget(1, 7200), (KEPT_SECONDS + 1,), 0.5), (Budget(24, 24 * 3600), (1800,), 0.5),
     ],
-)
+)  # fmt: skip
 def test_a_budget_after_a_restart(budget: Budget, ages: tuple[float, ...], remaining: float) -> None:
     assert remaining_evictions(budget, past(*ages)) == pytest.approx(remaining)
-
-
-def test_a_restart_never_leaves_more_than_an_agent_without_a_restart() -> None:
-    chance = random.Random(1)
-    for _ in range(2000):
-        budget = Budget(chance.randint(1, 5), chance.choice([60, 600, 3600, 20000]))
-        clock = [0.0]
-        bucket = TokenBucket(
-            per_second=budget.per_second, burst=budget.evictions, clock=lambda clock=clock: clock[0]
-        )
-        evicted_at = []
-        for _ in range(chance.randint(0, 40)):
-            clock[0] += chance.expovariate(1 / 300)
-            if chance.random() < 0.8 and bucket.take():
-                evicted_at.append(clock[0])
-        left = remaining_evictions(budget, past(*(clock[0] - at for at in evicted_at)))
-        while left >= 1:
-            assert bucket.take()
-            left -= 1
 
 
 class Events:
@@ -97,13 +69,9 @@ def events(server: ApiServer) -> Events:
 def calls_of(client: KubeClient, wall_clock: Callable[[], float] = time.time) -> ClusterCalls:
     """Return the calls of an evictor that announces no eviction."""
     return ClusterCalls(
-        client,
-        node="node-a",
-        rules=RULES,
-        clock=time.monotonic,
-        announce=lambda _verdict, _evaluation: asyncio.sleep(0),
-        wall_clock=wall_clock,
-    )
+        client, node="node-a", rules=RULES, clock=time.monotonic,
+        announce=lambda _verdict, _evaluation: asyncio.sleep(0), wall_clock=wall_clock,
+    )  # fmt: skip
 
 
 async def test_a_record_is_a_nodes_event_in_the_agents_namespace(events: Events, client: KubeClient) -> None:
@@ -115,12 +83,8 @@ async def test_a_record_is_a_nodes_event_in_the_agents_namespace(events: Events,
     assert event["metadata"]["name"].startswith("node-a.")
     assert event["metadata"]["annotations"] == {EVICTED_OWNER: "digest"}
     assert event["involvedObject"] == {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "namespace": "kaishare",
-        "name": "node-a",
-        "uid": "node-a",
-    }
+        "apiVersion": "v1", "kind": "Node", "namespace": "kaishare", "name": "node-a", "uid": "node-a",
+    }  # fmt: skip
     assert (event["related"]["namespace"], event["related"]["name"]) == ("team-a", "train")
     assert event["source"] == {"component": "kaishare-agent", "host": "node-a"}
     assert event["message"] == "pod team-a/train is evicted by its namespace's over-share policy"

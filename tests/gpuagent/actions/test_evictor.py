@@ -247,11 +247,8 @@ async def test_namespaces_take_turns_after_failed_evictions() -> None:
         for _ in range(4):
             await run.step(900)
         assert [action for action in run.done if action.startswith("try")] == [
-            "try pod-0",
-            "try train",
-            "try pod-1",
-            "try train",
-        ]
+            "try pod-0", "try train", "try pod-1", "try train",
+        ]  # fmt: skip
 
 
 def test_back_offs_grow_and_are_forgotten() -> None:

@@ -110,18 +110,6 @@ def test_the_grace_of_a_namespace_counts_and_its_invalid_label_is_logged_once() 
     assert [line["problem"] for line in desk.new_log_lines() if "problem" in line] == [problem]
 
 
-def test_a_stale_sample_is_logged_when_problems_are_logged() -> None:
-    desk = Desk()
-    desk.take(node())
-    desk.new_log_lines()
-    for now, expected in ((22.5, []), (23, ["problem appeared"]), (24, [])):
-        desk.now = now
-        desk.books.log_problems()
-        assert [line["message"] for line in desk.new_log_lines()] == expected
-    desk.take(node(at=25))
-    assert [line["message"] for line in desk.new_log_lines()] == ["problem gone"]
-
-
 def test_an_unreadable_value_is_logged_once_and_the_rest_counts() -> None:
     odd = pod("odd", annotations={keys.GPU_FRACTION: "half"})
     desk = Desk(inventory(TRAIN, odd))
@@ -168,15 +156,6 @@ async def answers(desk: Desk, session: aiohttp.ClientSession, *paths: str) -> li
         return received
     finally:
         await desk.port.stop()
-
-
-async def test_the_agent_is_ready_whatever_the_driver_says(session: aiohttp.ClientSession) -> None:
-    """A node whose driver does not answer must not hold up the update of the other agents."""
-    desk = Desk()
-    assert await answers(desk, session, "/readyz") == [(200, "ok\n")]
-    desk.take(sample(at=5, problems=[Problem(Cause.NVML, "", "the driver is not loaded")]))
-    desk.now = 33
-    assert await answers(desk, session, "/readyz") == [(200, "ok\n")]
 
 
 async def test_the_server_answers_its_paths_and_others_in_one_line(session: aiohttp.ClientSession) -> None:

@@ -30,14 +30,9 @@ class Agent(Pipeline):
         self.now = at
         self.log = io.BytesIO()
         self.state = SavedState(
-            folder,
-            node=name,
-            boot=boot,
-            judge=self.books.judge,
-            share_resolver=self.books.share_resolver,
-            driver_limits=self.books.driver_limits,
-            log=JsonLog(self.log),
-        )
+            folder, node=name, boot=boot, judge=self.books.judge, share_resolver=self.books.share_resolver,
+            driver_limits=self.books.driver_limits, log=JsonLog(self.log),
+        )  # fmt: skip
         self.state.restore()
 
     @property

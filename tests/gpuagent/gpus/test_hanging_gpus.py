@@ -193,23 +193,6 @@ def test_no_initialisation_while_a_call_hangs(driven, clock, monkeypatch: pytest
         assert stops == ["stop"], "the lost GPU is looked for as soon as no call hangs"
 
 
-def test_a_hanging_count_leaves_the_gpus_that_answer(driven, clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    go_on = threading.Event()
-    with hanging(driven) as (gpus, _):
-        gpus.read()
-        monkeypatch.setattr(gpus._driver, "count", lambda: COUNT if go_on.wait(SOON) else 0)
-        clock.now += 60
-        reading, lasted = timed(gpus)
-        assert lasted >= DEADLINE
-        assert present(reading) == list(range(COUNT))
-        for _ in range(3):
-            clock.now += 60
-            reading, lasted = timed(gpus)
-            assert lasted < NO_WAIT
-            assert present(reading) == list(range(COUNT))
-        go_on.set()
-
-
 def test_one_call_at_a_time_is_made_and_an_error_ends_nothing() -> None:
     call, go_on = SupervisedCall[Any]("test", deadline=SOON), threading.Event()
     hung = call.begin(lambda: go_on.wait(SOON))
@@ -278,21 +261,6 @@ def test_a_gpu_whose_thread_does_not_start_is_lost_for_that_sample(driven, clock
     assert ([gpu.uuid for gpu in reading.gpus], reading.lost, reading.problems) == ([A, B], (), ())
 
 
-def test_sensors_whose_thread_does_not_start_are_unknown_for_that_sample(driven, refused: set[str]) -> None:
-    gpus, answers = driven(node())
-    answers.show(more=[f"sensor {index} nvmlDeviceGetTemperature 61" for index in (0, 1)])
-    refused.add("gpu-1-health")
-
-    def temperatures() -> list[float | None]:
-        reading = gpus.read()
-        assert reading.problems == ()
-        return [gpu.sensors.temperature_celsius for gpu in reading.gpus]
-
-    assert temperatures() == [61, None]
-    refused.clear()
-    assert temperatures() == [61, 61]
-
-
 def test_without_threads_no_gpu_responds_until_they_start_again(driven, clock, refused: set[str]) -> None:
     gpus, _ = driven(node())
     refused |= EVERY
@@ -307,19 +275,6 @@ def test_without_threads_no_gpu_responds_until_they_start_again(driven, clock, r
     clock.now += 60
     refused.clear()
     assert [gpu.uuid for gpu in gpus.read().gpus] == [A, B]
-
-
-def test_a_driver_that_cannot_be_asked_for_the_number_of_gpus_keeps_those_that_answer(
-    driven, clock, refused: set[str]
-) -> None:
-    gpus, _ = driven(node())
-    gpus.read()
-    gpus._node_call.stop()
-    refused.add("driver")
-    for _ in range(2):
-        clock.now += 60
-        assert [gpu.uuid for gpu in gpus.read().gpus] == [A, B]
-    refused.clear()
 
 
 def test_owners_are_unknown_in_a_sample_in_which_the_look_up_does_not_start(refused: set[str]) -> None:

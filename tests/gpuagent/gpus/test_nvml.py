@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gpuagent.gpus.driver import MOST_LISTED
-from gpuagent.gpus.gpu_reading import DriverReplaced, GpuProcess, LostGpu, MigInstance
+from gpuagent.gpus.gpu_reading import GpuProcess, LostGpu, MigInstance
 from gpuagent.problems import NOT_LISTED, Cause
 from tests.support.scenarios import GIB, A, B, causes, node, process
 
@@ -89,17 +89,6 @@ def test_a_lost_gpu_leaves_the_others_and_comes_back(driven, clock, fault, error
     assert causes(reading) == []
 
 
-def test_a_lost_gpu_is_retried_with_back_off(driven, clock):
-    gpus, answers = driven(node(faults=[{"fault": "gpu-lost", "gpu": 0, "from": 10}]))
-    gpus.read()
-    answers.show(10)
-    for _ in range(300):
-        gpus.read()
-        clock.now += 1
-    # At seconds 1, 3, 7, 15, 31 and 63, and then every 60 seconds.
-    assert gpus.errors["nvmlDeviceGetHandleByIndex", "GpuIsLost"] == 9
-
-
 @pytest.mark.parametrize("fault", ["gpu-lost", "no-permission", "blocked", "unknown-error"])
 def test_a_gpu_lost_before_the_agent_started_has_no_uuid_yet(driven, clock, fault):
     gpus, answers = driven(node(faults=[{"fault": fault, "gpu": 0, "until": 5}]))
@@ -116,15 +105,12 @@ def test_a_gpu_lost_before_the_agent_started_has_no_uuid_yet(driven, clock, faul
 @pytest.mark.parametrize(
     ("fault", "error", "is_of_gpus"),
     [
-        ("gpu-lost", "GpuIsLost", True),
-        ("no-permission", "NoPermission", True),
-        ("blocked", "OperatingSystem", True),
-        ("unknown-error", "Unknown", True),
-        ("driver-not-loaded", "DriverNotLoaded", False),
-        ("not-ready", "NotReady", False),
+        ("gpu-lost", "GpuIsLost", True), ("no-permission", "NoPermission", True),
+        ("blocked", "OperatingSystem", True), ("unknown-error", "Unknown", True),
+        ("driver-not-loaded", "DriverNotLoaded", False), ("not-ready", "NotReady", False),
         ("library-missing", "LibraryNotFound", False),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("begins", [0, 10], ids=["from the start", "later"])
 def test_while_no_gpu_responds_the_problem_concerns_the_node(driven, clock, fault, error, is_of_gpus, begins):
     places = [{"gpu": 0}, {"gpu": 1}] if is_of_gpus else [{}]
@@ -149,43 +135,6 @@ def test_while_no_gpu_responds_the_problem_concerns_the_node(driven, clock, faul
     assert causes(reading) == []
 
 
-def test_waiting_starts_over_short_after_it_went_well(driven, clock):
-    faults = [{"fault": "driver-not-loaded", "from": start, "until": start + 5} for start in (0, 10)]
-    gpus, answers = driven(node(faults=faults))
-    for _ in range(40):
-        gpus.read()
-        clock.now += 1
-    answers.show(5)
-    clock.now += 60
-    assert gpus.read().gpus
-    answers.show(10)
-    assert not gpus.read().gpus
-    answers.show(15)
-    clock.now += 1
-    assert gpus.read().gpus
-
-
-def test_an_uninitialised_nvml_is_initialised_again(driven, clock):
-    gpus, answers = driven(node(process(100), faults=[{"fault": "uninitialized", "from": 10, "until": 20}]))
-    gpus.read()
-    answers.show(10)
-    assert gpus.read().gpus == ()
-    answers.show(20)
-    clock.now += 1
-    assert len(gpus.read().gpus) == 2
-
-
-@pytest.mark.parametrize("begins", [0, 10], ids=["at the start", "later"])
-def test_a_replaced_driver_asks_for_a_new_process(driven, begins):
-    gpus, answers = driven(node(faults=[{"fault": "driver-replaced", "from": begins}]))
-    if begins:
-        gpus.read()
-        answers.show(begins)
-    with pytest.raises(DriverReplaced, match="different versions"):
-        gpus.read()
-    assert sum(count for (_, error), count in gpus.errors.items() if error == "LibRmVersionMismatch") >= 1
-
-
 def test_a_driver_without_process_lists_gives_devices_and_a_reason(driven, clock):
     gpus, answers = driven(
         node(process(100), process(101, gpu=1), faults=[{"fault": "not-supported", "gpu": 0, "until": 10}])
@@ -202,26 +151,6 @@ def test_a_driver_without_process_lists_gives_devices_and_a_reason(driven, clock
     assert gpus.read().gpus[0].processes == (GpuProcess(100, GIB),)
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [f"{100} {16 * GIB + 1}", f"0 {GIB}", f"4294967295 {GIB}", f"4194305 {GIB}"],
-    ids=["larger than the device", "PID 0", "PID -1", "a PID beyond the kernel's"],
-)
-def test_an_impossible_list_is_dropped(driven, entry):
-    gpus, answers = driven(node(process(101), process(102, gpu=1)))
-    answers.show(more=[f"process 0 - 0 {entry} 4294967295 4294967295"])
-    reading = gpus.read()
-    assert reading.gpus[0].processes is None
-    assert reading.gpus[0].used_bytes == GIB
-    assert reading.gpus[1].processes == (GpuProcess(102, GIB),)
-    assert causes(reading) == [(Cause.GARBAGE, A)]
-    assert gpus.errors == {("nvmlDeviceGetComputeRunningProcesses", "Garbage"): 1}
-    answers.show()
-    reading = gpus.read()
-    assert reading.gpus[0].processes == (GpuProcess(101, GIB),)
-    assert causes(reading) == []
-
-
 @pytest.mark.parametrize(("count", "is_cut"), [(MOST_LISTED - 1, False), (MOST_LISTED, True), (1200, True)])
 def test_a_list_as_long_as_the_driver_allows_may_lack_processes(driven, count, is_cut):
     gpus, _ = driven(node(process(1000, "1Mi", count=count)))
@@ -236,23 +165,6 @@ def test_a_list_that_grows_while_it_is_read_is_read_again(driven):
     reading = gpus.read()
     assert reading.gpus[0].processes == (GpuProcess(100, GIB),)
     assert gpus.errors == {("nvmlDeviceGetComputeRunningProcesses", "InsufficientSize"): 2}
-
-
-def test_a_list_that_never_stops_growing_is_unknown(driven):
-    gpus, answers = driven(node(process(100), faults=[{"fault": "size-race", "gpu": 0, "until": 10}]))
-    reading = gpus.read()
-    assert reading.gpus[0].processes is None
-    assert causes(reading) == [(Cause.NVML, A)]
-    answers.show(10)
-    assert gpus.read().gpus[0].processes == (GpuProcess(100, GIB),)
-
-
-def test_memory_that_does_not_add_up_is_no_figure(driven, clock):
-    gpus, answers = driven(node())
-    answers.write([f"gpu 0 {A} {GIB} {GIB} 1 NVIDIA A10", f"gpu 1 {B} {GIB} 0 1 NVIDIA A10"])
-    reading = gpus.read()
-    assert [(x.uuid, x.total_bytes, x.used_bytes) for x in reading.gpus] == [(A, None, None), (B, GIB, 1)]
-    assert causes(reading) == [(Cause.NVML, A)]
 
 
 def test_a_driver_without_gpus_is_not_a_lost_one(driven, clock):
@@ -278,14 +190,9 @@ def test_mig_devices_have_their_own_processes(driven):
     assert first.processes == ()  # the driver lists them for the whole GPU too
     parts = (("MIG-1", 5, 1, 100), ("MIG-2", 10, 2, 101))
     assert first.instances == tuple(
-        MigInstance(
-            uuid=uuid,
-            total_bytes=total * GIB,
-            used_bytes=used * GIB,
-            processes=(GpuProcess(pid, used * GIB),),
-        )
+        MigInstance(uuid=uuid, total_bytes=total * GIB, used_bytes=used * GIB, processes=(GpuProcess(pid, used * GIB),))
         for uuid, total, used, pid in parts
-    )
+    )  # fmt: skip
     assert not second.mig
     assert gpus.errors == {}
 

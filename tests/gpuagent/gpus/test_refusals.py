@@ -20,16 +20,11 @@ LISTS = tuple(f"nvmlDeviceGet{kind}RunningProcesses" for kind in ("Compute", "Gr
 LABEL = {keys.NODE_GPU_MEMORY: "16384"}
 MIG = ({"uuid": "MIG-1", "memory": "5Gi"}, {"uuid": "MIG-2", "memory": "10Gi"})
 FIGURES = {
-    "total": "gpu_memory_total_bytes",
-    "used": "gpu_memory_used_bytes",
-    "reserved": "gpu_memory_reserved_bytes",
-    "promised": "gpu_memory_promised_bytes",
-    "host": "gpu_memory_host_bytes",
-    "unattributed": "gpu_memory_unattributed_bytes",
-    "pod used": "pod_gpu_memory_used_bytes",
-    "share": "pod_gpu_memory_share_bytes",
-    "flagged": "pod_flagged",
-}
+    "total": "gpu_memory_total_bytes", "used": "gpu_memory_used_bytes", "reserved": "gpu_memory_reserved_bytes",
+    "promised": "gpu_memory_promised_bytes", "host": "gpu_memory_host_bytes",
+    "unattributed": "gpu_memory_unattributed_bytes", "pod used": "pod_gpu_memory_used_bytes",
+    "share": "pod_gpu_memory_share_bytes", "flagged": "pod_flagged",
+}  # fmt: skip
 EVERYTHING = set(FIGURES)
 MEMORY = {"total", "used", "reserved", "unattributed"}
 OF_PROCESSES = {"host", "unattributed", "pod used", "flagged"}
@@ -125,21 +120,6 @@ def test_a_refusal_takes_away_its_own_figure_and_nothing_else(chain, clock, call
         flagged = made.sample()["pod_flagged"]
         assert flagged[("serve", A, "over-share")] == 1
         assert flagged[("train", A, "over-share")] == 0
-
-
-@pytest.mark.parametrize("code", [NO_PERMISSION, NOT_SUPPORTED, FUNCTION_NOT_FOUND, UNKNOWN])
-@pytest.mark.parametrize("call", ["nvmlInit", "nvmlDeviceGetCount"])
-def test_without_these_calls_there_is_no_gpu(chain, clock, call: str, code: int) -> None:
-    made, answers = chain(f"fail {call} - {code}")
-    for _ in range(3):
-        series = made.sample()
-        assert not present_figures(series)
-        assert problems(series) == {("nvml", "")}
-        assert made.readings[-1].restart_may_help is (code == UNKNOWN)
-        clock.now += 5
-    answers.show()
-    clock.now += 60
-    assert present_figures(made.sample()) >= EVERYTHING - {"flagged"}
 
 
 def test_a_gpu_of_unknown_memory_is_no_reason_to_initialise_again(chain, clock) -> None:

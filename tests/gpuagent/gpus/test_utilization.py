@@ -122,17 +122,6 @@ def test_samples_in_quick_succession_repeat_the_last_answer(gpu) -> None:
     assert gpu.after(0.2) == {}
 
 
-def test_a_clock_that_is_set_never_makes_a_busy_process_idle(gpu) -> None:
-    assert gpu.after(5, (100, 70), (101, 10)) == {100: 70, 101: 10}
-    gpu.offset -= HOUR
-    gpu.kept = [(101, *gpu.kept[1][1:])]
-    assert gpu.after(5, (100, 70)) is None
-    assert gpu.after(5, (100, 60)) == {100: 60}
-    gpu.offset += HOUR
-    assert gpu.after(5, (100, 60)) is None
-    assert gpu.after(5, (100, 50)) == {100: 50}
-
-
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_time_stamp_far_in_the_future_blinds_for_no_longer_than_one_sample(sampled, is_first: bool) -> None:
     gpu = sampled()
@@ -181,16 +170,6 @@ def test_a_list_of_impossible_length_takes_no_memory_and_no_other_figure(gpu, ca
     assert set(gpu.gpus.errors) == {(call, "Garbage")}
 
 
-@pytest.mark.parametrize("call", [OLDER, NEWER])
-def test_more_samples_than_there_was_room_for_are_not_read(gpu, call: str) -> None:
-    """The library has room for the number that it names first; a second number is larger."""
-    gpu.failures = [f"fail {OLDER} 0 {NOT_SUPPORTED}"] if call == NEWER else []
-    gpu.use((100, 70))
-    gpu.failures.append(f"lie {call} 0 4294967295 0")
-    assert gpu.after(5) == {}
-    assert set(gpu.gpus.errors) <= {(call, "Garbage")}
-
-
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND])
 def test_a_refusal_is_unknown_and_repeated_after_a_minute(gpu, code: int) -> None:
     gpu.failures = [f"fail {name} 0 {code}" for name in (OLDER, NEWER)]
@@ -205,15 +184,6 @@ def test_a_refusal_is_unknown_and_repeated_after_a_minute(gpu, code: int) -> Non
     assert gpu.after(5, (100, 70)) is None  # asked again: the first answer has no interval
     assert gpu.after(5, (100, 70)) == {100: 70}
     assert gpu.read().utilization_unknown == ""
-
-
-def test_a_failed_call_is_repeated_at_the_next_sample(gpu) -> None:
-    gpu.after(5)
-    gpu.failures = [f"fail {OLDER} 0 999"]
-    assert gpu.after(5, (100, 70)) is None
-    gpu.failures = []
-    assert gpu.after(5) == {100: 70}
-    assert gpu.gpus.errors == {(OLDER, "Unknown"): 1}
 
 
 def test_the_newer_call_serves_where_the_older_one_is_missing(sampled) -> None:

@@ -33,31 +33,19 @@ def mirror(name: str, number: int, hash_: str = HASH, *, is_mirror: bool = True)
 
 INDEX = PodIndex.from_inventory(
     inventory(
-        pod("a", 1, containerStatuses=statuses(LEAF)),
-        pod("b", 2, containerStatuses=statuses(OTHER_LEAF)),
-        pod("done", 3, phase="Succeeded"),
-        mirror("static", 4),
-        reservation(number=900),
+        pod("a", 1, containerStatuses=statuses(LEAF)), pod("b", 2, containerStatuses=statuses(OTHER_LEAF)),
+        pod("done", 3, phase="Succeeded"), mirror("static", 4), reservation(number=900),
     )
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("process_origin", "name"),
     [
-        (origin(uid(1)), "a"),
-        (origin(uid(3)), "done"),
-        (origin(HASH), "static"),
-        (origin(uid(4)), "static"),
-        (origin(uid(1), uid(2)), "a"),
-        (origin(uid(2), uid(1)), "b"),
-        (origin(uid(77), uid(2)), "b"),
-        (origin(container=LEAF), "a"),
-        (origin(uid(2), container=LEAF), "b"),
-        (origin(uid(77), container=LEAF), None),
-        (origin(uid(77)), None),
-        (origin(), None),
-        (origin(container="2d" * 32), None),
+        (origin(uid(1)), "a"), (origin(uid(3)), "done"), (origin(HASH), "static"), (origin(uid(4)), "static"),
+        (origin(uid(1), uid(2)), "a"), (origin(uid(2), uid(1)), "b"), (origin(uid(77), uid(2)), "b"),
+        (origin(container=LEAF), "a"), (origin(uid(2), container=LEAF), "b"), (origin(uid(77), container=LEAF), None),
+        (origin(uid(77)), None), (origin(), None), (origin(container="2d" * 32), None),
     ],
     ids=[
         "by UID", "a finished pod", "a static pod by its hash", "a static pod by its mirror's UID",

@@ -163,10 +163,6 @@ def holding_of(number: int, user: User) -> Holding:
     """The pod's memory on the GPU, as the ledger has it."""
     name = f"pod-{number}"
     return Holding(
-        pod_share=pod_share(name, None if user.share is None else user.share * GIB),
-        gpu_uuid=A,
-        gpu_index=0,
-        used_bytes=user.used * GIB if user.is_known else None,
-        processes=1,
-        known_bytes=user.used * GIB,
-    )
+        pod_share=pod_share(name, None if user.share is None else user.share * GIB), gpu_uuid=A, gpu_index=0,
+        used_bytes=user.used * GIB if user.is_known else None, processes=1, known_bytes=user.used * GIB,
+    )  # fmt: skip

@@ -56,10 +56,7 @@ def with_gpus(number: int, **more: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("init", "gpus"),
     [
-        ([], 2),
-        ([with_gpus(1)], 2),
-        ([with_gpus(3)], 3),
-        ([with_gpus(1, restartPolicy="Always")], 3),
+        ([], 2), ([with_gpus(1)], 2), ([with_gpus(3)], 3), ([with_gpus(1, restartPolicy="Always")], 3),
         ([with_gpus(1, restartPolicy="Always"), with_gpus(3)], 4),
         ([with_gpus(3), with_gpus(1, restartPolicy="Always")], 3),
         ([with_gpus(1, restartPolicy="Always"), with_gpus(2, restartPolicy="Always")], 5),
@@ -171,13 +168,7 @@ def test_two_reservation_pods_that_disagree_are_both_ignored() -> None:
 
 
 def test_bind_requests() -> None:
-    full = {
-        "pod_uid": uid(1),
-        "portion": "0.50",
-        "count": 2,
-        "groups": (GROUP_0, GROUP_1),
-        "resource_type": "Fraction",
-    }
+    full = {"pod_uid": uid(1), "portion": "0.50", "count": 2, "groups": (GROUP_0, GROUP_1), "resource_type": "Fraction"}  # fmt: skip
     document = bind_request(groups=(GROUP_0, GROUP_1))
     assert inventory(document).bind_requests == {("research", "half"): BindRequest(**full)}
     del document["metadata"]["ownerReferences"]

@@ -41,14 +41,10 @@ class Node:
     ) -> set[str]:
         return set(
             self.unplaced.of(
-                {each.uid: each for each in pods},
-                dict(present),
-                dict((*present, *deleted)),
-                {("team-a", name) for name in unknown},
-                epoch=epoch,
-                is_confirmed=lambda _uid: is_confirmed,
+                {each.uid: each for each in pods}, dict(present), dict((*present, *deleted)),
+                {("team-a", name) for name in unknown}, epoch=epoch, is_confirmed=lambda _uid: is_confirmed,
             )
-        )
+        )  # fmt: skip
 
 
 F, H, NEW = a_pod("forged"), a_pod("honest"), a_pod("new")

@@ -178,17 +178,6 @@ def test_many_malformed_pods_are_few_lines(tmp_path: Path) -> None:
     assert source.warnings[-1]["more"] == 30
 
 
-async def test_a_pod_that_leaves_the_file_is_remembered_as_ended(source: Source) -> None:
-    async with source.running():
-        gone = source.pods.inventory
-        assert gone is not None
-        assert not gone.ended
-        source.path.write_text(text())
-        await source.until(lambda: source.names == [])
-        assert source.pods.inventory is not None
-        assert source.pods.inventory.ended.keys() == gone.pods.keys()
-
-
 def cut_off(path: Path) -> None:
     path.write_text('{"kind": "PodList", "items": [')
 

@@ -26,13 +26,9 @@ from tests.support.samples import pod
 HOST_NAME = "train-0-x-ml-x-team-a"
 LABELLED = {"vcluster-team-a": {VCLUSTER: "true"}}
 SYNCED = {
-    "object-name": "train-0",
-    "object-namespace": "ml",
-    "object-host-name": HOST_NAME,
-    "object-host-namespace": "vcluster-team-a",
-    "name": "train-0",
-    "namespace": "ml",
-}
+    "object-name": "train-0", "object-namespace": "ml", "object-host-name": HOST_NAME,
+    "object-host-namespace": "vcluster-team-a", "name": "train-0", "namespace": "ml",
+}  # fmt: skip
 
 
 def host_pod(managed_by: str | None = "team-a", **annotations: str | None) -> NodePod:

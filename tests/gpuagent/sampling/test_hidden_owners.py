@@ -1,6 +1,5 @@
 """Processes whose owner the kernel does not show at their own PID: an exited leader, and what is in no /proc."""
 
-import os
 import random
 import subprocess
 import sys
@@ -159,62 +158,6 @@ def test_a_real_process_whose_main_thread_has_exited() -> None:
             assert names.pod_uids == own.pod_uids
         finally:
             child.kill()
-
-
-ON_A_V1_HIERARCHY = """
-set -e
-mount -t cgroup -o none,name="$1" none "$2" || exit 77
-folder="$2/kubepods/pod$3/$4"
-mkdir -p "$folder"
-"$5" -c "
-import ctypes, threading, time
-threading.Thread(target=time.sleep, args=(60,)).start()
-input()
-ctypes.CDLL(None).pthread_exit(None)
-" < "$6" &
-pid=$!
-echo "$pid" > "$folder/cgroup.procs"
-echo > "$6"
-while ! grep -q ') Z' "/proc/$pid/stat"; do sleep 0.05; done
-echo "$pid"
-read -r _ || true
-kill "$pid"
-wait "$pid" || true
-rmdir "$folder" "$2/kubepods/pod$3" "$2/kubepods"
-umount "$2"
-for _ in 1 2 3 4 5 6 7 8 9 10; do  # a hierarchy stays while the kernel still takes down its cgroups
-    sleep 0.3
-    grep -q "name=$1:" /proc/self/cgroup || exit 0
-    mount -t cgroup -o none,name="$1" none "$2"
-    umount "$2"
-done
-exit 78
-"""
-
-
-def test_the_kernels_own_cgroup_v1(tmp_path: Path) -> None:
-    """A named hierarchy in a mount namespace of the test's, as a hybrid host has it."""
-    if os.getuid() != 0:
-        pytest.skip("NOT VERIFIED: mounting a cgroup v1 hierarchy needs root")
-    place, pipe = tmp_path / "cgroup", tmp_path / "pipe"
-    place.mkdir()
-    os.mkfifo(pipe)
-    arguments = [f"kaishare{os.getpid()}", str(place), POD, "0f" * 32, sys.executable, str(pipe)]
-    with subprocess.Popen(
-        ["unshare", "--mount", "bash", "-c", ON_A_V1_HIERARCHY, "bash", *arguments],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    ) as shell:  # fmt: skip
-        assert shell.stdout is not None
-        pid = int(shell.stdout.readline() or 0)
-        if not pid:
-            pytest.skip(f"NOT VERIFIED: no cgroup v1 hierarchy can be mounted here (status {shell.wait()})")
-        leader = Path(f"/proc/{pid}/cgroup").read_text()
-        origins, problems = Processes(proc_root=Path("/proc")).look_up(reading(pid))
-        shell.communicate("\n", timeout=20)
-    assert POD not in leader
-    assert origins[pid].pod_uids == (POD,)
-    assert problems == ()
-    assert shell.returncode == 0
 
 
 def test_thousands_of_processes_one_after_the_other_leave_nothing_behind(

@@ -79,15 +79,11 @@ def incident(number: int) -> Evaluation:
         verdicts, _ = judge.judge(snapshot)
         history.record(snapshot)
     return Evaluation(
-        snapshot=snapshot,
-        verdicts=verdicts,
+        snapshot=snapshot, verdicts=verdicts,
         problems=(Problem(Cause.NVML, B, "GpuIsLost"), Problem(Cause.MEMORY_UNKNOWN, A, "unknown " * 40)),
-        attribution_ok=True,
-        good_wall_time=time.time(),
-        lost_gpus=snapshot.lost_gpus,
-        history=history,
+        attribution_ok=True, good_wall_time=time.time(), lost_gpus=snapshot.lost_gpus, history=history,
         driver_version="580.65.06",
-    )
+    )  # fmt: skip
 
 
 def _sampled(number: int, at: float) -> Snapshot:

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.first_acts import FOR_FLAG, FOR_PROBLEM
-from gpuagent.gpus.gpu_reading import GpuProcess, LostGpu, MigInstance, Sensors, Xid
+from gpuagent.gpus.gpu_reading import GpuProcess, LostGpu, MigInstance, Xid
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.pods.bounds import ContainerCommand
 from gpuagent.pods.pod_owners import Tenant, Workload
@@ -430,32 +430,7 @@ def test_unknown_figures_are_null_in_the_api() -> None:
     assert (early["attributionOk"], early["driverVersion"]) == (None, None)
 
 
-def test_a_gpu_has_its_sensors_or_null() -> None:
-    sensors = Sensors(
-        utilization_ratio=0.5, temperature_celsius=-3, power_watts=70.25, power_limit_watts=150.0,
-        xid=Xid(79, 1_800_000_000.5),
-    )  # fmt: skip
-    known, unknown = gpu(sensors=sensors), gpu(uuid="GPU-other", index=1)
-    first, second = api_of(status_of(snapshot_of(sample(known, unknown))))["gpus"]
-    keys = ("utilizationRatio", "temperatureCelsius", "powerWatts", "powerLimitWatts", "xid")
-    xid = {"code": 79, "time": 1_800_000_000.5}
-    assert [first[key] for key in keys] == [0.5, -3, 70.25, 150.0, xid]
-    assert [second[key] for key in keys] == [None] * 5
-
-
 def test_a_lost_gpu_has_its_newest_error_or_null() -> None:
     lost = LostGpu(1, "GPU-b", "NVIDIA A10", Xid(79, 1_800_000_000.5)), LostGpu(2)
     response = api_of(status_of(replace(snapshot_of(sample(gpu())), lost_gpus=lost)))
     assert [gpu["xid"] for gpu in response["lostGpus"]] == [{"code": 79, "time": 1_800_000_000.5}, None]
-
-
-def test_a_holding_has_its_idle_time() -> None:
-    share = pod_share("train", GIB)
-    idle = [snapshot_of(sample(gpu(), at=at), share) for at in (0, 5, 15)]
-    (train,) = api_of(status_of(*idle))["pods"]
-    assert train["gpus"][0]["idleSeconds"] == 15
-    busy = snapshot_of(sample(gpu((10, GIB)), origins={10: in_pod("train")}, at=20), share)
-    (train,) = api_of(status_of(*idle, busy))["pods"]
-    assert train["gpus"][0]["idleSeconds"] is None
-    without_history = replace(status_of(*idle), history=None)
-    assert api_of(without_history)["pods"][0]["gpus"][0]["idleSeconds"] is None

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.shares.pod_share import Amount, PodShare, ShareSource
@@ -161,7 +161,6 @@ def test_changed_requests_of_containers_are_named(key: str, change: str) -> None
     assert (pod_share.shares[GPU_0].bytes, pod_share.limits[GPU_0].bytes) == (4 << 30, 3 << 30)
 
 
-_VICTIM = fraction("victim", 2, "0.25", GROUP_1)
 _SPOOFS = st.fixed_dictionaries(
     {},
     optional={
@@ -181,45 +180,6 @@ _SPOOFS = st.fixed_dictionaries(
         "vcluster.loft.sh/object-host-namespace": st.just("research"),
     },
 )
-_LABELS = st.fixed_dictionaries(
-    {},
-    optional={
-        "runai-gpu-group": st.sampled_from([GROUP_0, GROUP_1, "x"]),
-        f"runai-gpu-group/{GROUP_1}": st.just(GROUP_1),
-        "app": st.just("kai-resource-reservation"),
-        "vcluster.loft.sh/managed-by": st.just("team"),
-        "kai.scheduler/queue": st.just("victims"),
-    },
-)
-
-
-@settings(max_examples=200)
-@given(
-    annotations=_SPOOFS,
-    labels=_LABELS,
-    later=_SPOOFS,
-    has_requests=st.booleans(),
-    whole=st.sampled_from([None, "1"]),
-)
-def test_a_spoof_changes_no_share_of_another_pod(
-    annotations: dict[str, str],
-    labels: dict[str, str],
-    later: dict[str, str],
-    has_requests: bool,
-    whole: str | None,
-) -> None:
-    beside = [_VICTIM, *TWO_RESERVATIONS, node()]
-    if has_requests:
-        beside.append(bind_request("victim", 2, "0.25", groups=(GROUP_1,)))
-    alone = ShareResolver().resolve(inventory(*beside), DEVICES)[0]
-    pod_shares = ShareResolver()
-    for spoof in (annotations, later):
-        spoofing = pod("half", 1, annotations=spoof, labels=labels, gpus=whole)
-        resolved = pod_shares.resolve(inventory(spoofing, *beside), DEVICES)
-        by_uid = {pod_share.pod.uid: pod_share for pod_share in resolved}
-        assert by_uid[uid(2)] == alone
-        assert all("\n" not in note for note in by_uid[uid(1)].notes)
-        assert all(amount.bytes >= 0 for amount in by_uid[uid(1)].shares.values())
 
 
 @given(st.lists(_SPOOFS, min_size=2, max_size=4))

@@ -31,55 +31,72 @@ from tests.support.sample_pipeline import GRACE, Pipeline
 
 MIB, GIB = 1 << 20, 1 << 30
 GPUS = (GPU_0, GPU_1, "GPU-22222222-0000-4000-8000-000000000000")
-CARD = 23000 * MIB
-TENANT = "vcluster-red"
+CARD = 23000
+HOST, TENANT = "research", "vcluster-red"
 OF_MEMORY = frozenset({"over-share", "limit-bypassed", "unassigned-gpu", "no-share"})
 SAMPLES_OF_A_GRACE = int(GRACE / 5) + 2
 CONTAINER = "nvidia.com/container.main.gpu-memory."
-SHARES = (
+SHARES = st.tuples(
     st.sampled_from([10, 25, 40]),
     st.booleans(),
     st.sampled_from(["gpu-fraction", "gpu-memory", "request", "request and limit", "request and more"]),
 )
 """Hundredths of a GPU, whether the pod takes more, and the form of its annotations."""
-RECORDS = st.sampled_from(["BindRequest", "nothing"])
+EDITS = st.tuples(
+    st.sampled_from(
+        ["gpu-fraction", "gpu-memory", f"{CONTAINER}request", f"{CONTAINER}limit", "nvidia.com/container.main.gpus.devices",
+         "run.ai/reserve_for_gpu_index"]
+    ),
+    st.sampled_from([None, "0.01", "0.99", "100", "22000", "1Mi", "80Gi", *GPUS]),
+)  # fmt: skip
 
 
 @dataclass
 class Placed:
-    """A pod that KAI placed, and what it really has."""
+    """A pod that was placed, and what it really has; without a form it has whole GPUs."""
 
     number: int
     gpu: str
     group: str
-    share_bytes: int
-    portion: str
-    is_greedy: bool
     namespace: str
-    labels: dict[str, str]
-    annotations: dict[str, str]
+    share: tuple[int, bool, str] = (100, False, "")
+    mode: SharingMode | None = None
     bind_request_groups: tuple[str, ...] | None = None
-    whole: bool = False
     over_samples: int = 0
 
-    @property
-    def uid(self) -> str:
-        return uid(self.number)
+    def __post_init__(self) -> None:
+        hundredths, self.is_greedy, form = self.share
+        mib = CARD * hundredths // 100
+        most = mib if self.mode is SharingMode.NV_FRACTIONS else 80000
+        request = {f"{CONTAINER}request": f"{mib}Mi"}
+        self.uid, self.whole, self.share_bytes = uid(self.number), not form, mib * MIB
+        self.portion = f"0.{hundredths}"
+        self.labels = {"runai-gpu-group": self.group} if form else {}
+        self.annotations = {
+            "": {}, "gpu-fraction": {"gpu-fraction": self.portion}, "gpu-memory": {"gpu-memory": str(mib)},
+            "request": request, "request and more": {**request, f"{CONTAINER}limit": f"{most}Mi"},
+            "request and limit": {**request, f"{CONTAINER}limit": f"{mib}Mi"},
+        }[form]  # fmt: skip
 
     @property
-    def name(self) -> str:
-        return f"p{self.number}"
-
-    @property
-    def is_tenants(self) -> bool:
-        return self.namespace == TENANT
+    def place(self) -> str:
+        """The namespace of its reservation pod."""
+        return TENANT if self.namespace == TENANT else RESERVATIONS
 
     @property
     def used_bytes(self) -> dict[str, int]:
         if not self.is_greedy:
-            return {self.gpu: self.share_bytes if not self.whole else 20 * GIB}
+            return {self.gpu: 20 * GIB if self.whole else self.share_bytes}
         other = GPUS[(GPUS.index(self.gpu) + 1) % len(GPUS)]
-        return {self.gpu: 2 * self.share_bytes + GIB, other: 2 * self.share_bytes + GIB}
+        return dict.fromkeys((self.gpu, other), 2 * self.share_bytes + GIB)
+
+    def documents(self) -> Iterator[dict[str, Any]]:
+        name, namespace, gpus = f"p{self.number}", self.namespace, "1" if self.whole else None
+        labels, annotations = dict(self.labels), dict(self.annotations)
+        made = pod(name, self.number, namespace=namespace, labels=labels, annotations=annotations, gpus=gpus)
+        yield of_tenant(made) if namespace == TENANT else made
+        if (groups := self.bind_request_groups) is not None:
+            yield bind_request(name, self.number, self.portion, groups=groups, namespace=namespace)
 
 
 class Node(RuleBasedStateMachine):
@@ -98,53 +115,32 @@ class Node(RuleBasedStateMachine):
 
     @initialize(
         mode=st.sampled_from([None, *SharingMode]),
-        pods=st.lists(st.tuples(*SHARES, RECORDS, st.booleans()), min_size=1, max_size=3),
-        others=st.lists(st.tuples(*SHARES), max_size=1),
+        pods=st.lists(st.tuples(SHARES, st.booleans(), st.booleans()), min_size=1, max_size=3),
+        others=st.lists(SHARES, max_size=1),
         data=st.data(),
     )
     def start(
-        self,
-        mode: SharingMode | None,
-        pods: list[tuple[int, bool, str, str, bool]],
-        others: list[tuple[int, bool, str]],
-        data: st.DataObject,
+        self, mode: SharingMode | None, pods: list[Any], others: list[Any], data: st.DataObject
     ) -> None:
         self.mode = mode
         self.seen = Pipeline(gpu_uuids=GPUS, gpu_sharing_mode=mode)
-        for each in pods:
-            self.place(data, *each)
-        for other in others:
-            self.place_for_tenant(data, *other)
-
-    # What the cluster consists of.
+        for share, has_record, is_reserved in pods:
+            self.kai_places_a_pod(data, share, has_record, is_reserved)
+        for share in others:
+            self.a_tenants_kai_places_a_pod(data, share)
 
     def number(self) -> int:
         self.next_number += 1
         return self.next_number
 
-    def documents(self) -> Iterator[dict[str, Any]]:
-        yield node("23028" if self.has_node_labels else None)
+    def inventory(self) -> Inventory:
+        documents = [node("23028" if self.has_node_labels else None)]
         for placed in self.pods.values():
-            made = pod(
-                placed.name,
-                placed.number,
-                namespace=placed.namespace,
-                labels=dict(placed.labels),
-                annotations=dict(placed.annotations),
-                gpus="1" if placed.whole else None,
-            )
-            yield of_tenant(made) if placed.is_tenants else made
-            if placed.bind_request_groups is not None:
-                yield bind_request(
-                    placed.name, placed.number, placed.portion, groups=placed.bind_request_groups,
-                    namespace=placed.namespace,
-                )  # fmt: skip
+            documents += placed.documents()
         for (namespace, group), (uuid, number) in self.reservations.items():
             made = reservation(group, uuid, number)
-            yield made if namespace == RESERVATIONS else of_tenant(made)
-
-    def inventory(self) -> Inventory:
-        assembled = built(*self.documents()).inventory
+            documents.append(made if namespace == RESERVATIONS else of_tenant(made))
+        assembled = built(*documents).inventory
         if not self.are_bind_requests_unknown:
             return assembled
         keys = frozenset(each.key for each in assembled.pods.values()) - assembled.bind_requests.keys()
@@ -156,102 +152,71 @@ class Node(RuleBasedStateMachine):
         taken |= {placed.gpu for placed in self.pods.values() if placed.whole}
         return [uuid for uuid in GPUS if uuid not in taken]
 
+    def place(self, placed: Placed) -> None:
+        self.pods[placed.number] = placed
+        self.take_samples()
+
     def take_samples(self, times: int = 1) -> None:
         used = {placed.uid: placed.used_bytes for placed in self.pods.values()}
         self.seen.process(self.inventory(), used, times=times)
         for placed in self.pods.values():
             placed.over_samples += times if placed.is_greedy else 0
 
+    def of_host(self) -> list[Placed]:
+        return [each for each in self.pods.values() if each.namespace == HOST and not each.whole]
+
+    def reserved(self, namespace: str) -> list[tuple[str, str]]:
+        return sorted(key for key in self.reservations if key[0] == namespace)
+
     # KAI's own moves.
 
     @precondition(lambda self: len(self.pods) < 6)
-    @rule(data=st.data(), share=st.tuples(*SHARES), records=RECORDS, is_reserved=st.booleans())
+    @rule(data=st.data(), share=SHARES, has_record=st.booleans(), is_reserved=st.booleans())
     def kai_places_a_pod(
-        self, data: st.DataObject, share: tuple[int, bool, str], records: str, is_reserved: bool
-    ) -> None:
-        self.place(data, *share, records, is_reserved)
-
-    def place(
-        self,
-        data: st.DataObject,
-        hundredths: int,
-        is_greedy: bool,
-        form: str,
-        records: str,
-        is_reserved: bool,
+        self, data: st.DataObject, share: tuple[int, bool, str], has_record: bool, is_reserved: bool
     ) -> None:
         number = self.number()
-        known = [group for namespace, group in self.reservations if namespace == RESERVATIONS]
-        lost = sorted({p.group for p in self.pods.values() if not p.is_tenants and not p.whole} - set(known))
+        known = [group for _, group in self.reserved(RESERVATIONS)]
+        lost = sorted({placed.group for placed in self.of_host()} - set(known))
         group = data.draw(st.sampled_from([*known, *lost, f"g{number}"]))
         if group not in known:
-            free = self.free_gpus()
-            if not free:
+            if not (free := self.free_gpus()):
                 return
             self.reservations[RESERVATIONS, group] = data.draw(st.sampled_from(free)), 5000 + number
         uuid, _ = self.reservations[RESERVATIONS, group]
         if uuid is None:
             return
-        placed = self.placed(number, uuid, group, hundredths, is_greedy, form, "research")
-        if records == "BindRequest":
+        placed = Placed(number, uuid, group, HOST, share, self.mode)
+        if has_record:
             # After a reservation that was tried again the BindRequest names another group.
             placed.bind_request_groups = (group if data.draw(st.booleans()) else f"retried-{number % 3}",)
         if not is_reserved:  # a late sync deletes the reservation pod right after the bind
             del self.reservations[RESERVATIONS, group]
-        self.pods[number] = placed
-        self.take_samples()
-
-    def placed(
-        self, number: int, gpu: str, group: str, hundredths: int, is_greedy: bool, form: str, namespace: str
-    ) -> Placed:
-        mebibytes = CARD * hundredths // 100 // MIB
-        texts = {
-            "gpu-fraction": {"gpu-fraction": f"0.{hundredths}"},
-            "gpu-memory": {"gpu-memory": str(mebibytes)},
-            "request": {f"{CONTAINER}request": f"{mebibytes}Mi"},
-            "request and more": {
-                f"{CONTAINER}request": f"{mebibytes}Mi",
-                f"{CONTAINER}limit": f"{mebibytes if self.mode is SharingMode.NV_FRACTIONS else 80000}Mi",
-            },
-            "request and limit": {
-                f"{CONTAINER}request": f"{mebibytes}Mi",
-                f"{CONTAINER}limit": f"{mebibytes}Mi",
-            },
-        }
-        return Placed(
-            number=number, gpu=gpu, group=group, share_bytes=mebibytes * MIB, portion=f"0.{hundredths}",
-            is_greedy=is_greedy, namespace=namespace, labels={"runai-gpu-group": group},
-            annotations=texts[form],
-        )  # fmt: skip
+        self.place(placed)
 
     @precondition(lambda self: len(self.pods) < 6 and self.free_gpus())
     @rule(data=st.data())
     def the_device_plugin_gives_a_whole_gpu(self, data: st.DataObject) -> None:
-        number = self.number()
-        uuid = data.draw(st.sampled_from(self.free_gpus()))
-        self.pods[number] = Placed(
-            number=number, gpu=uuid, group="", share_bytes=24 * GIB, portion="", is_greedy=False,
-            namespace="research", labels={}, annotations={}, whole=True,
-        )  # fmt: skip
-        self.take_samples()
+        self.place(Placed(self.number(), data.draw(st.sampled_from(self.free_gpus())), "", HOST))
 
-    @precondition(lambda self: any(namespace == RESERVATIONS for namespace, _ in self.reservations))
+    @precondition(lambda self: self.reservations)
     @rule(data=st.data())
-    def kai_deletes_a_reservation_pod(self, data: st.DataObject) -> None:
-        key = data.draw(st.sampled_from(sorted(key for key in self.reservations if key[0] == RESERVATIONS)))
-        del self.reservations[key]
+    def a_reservation_pod_is_deleted(self, data: st.DataObject) -> None:
+        """By KAI, or a tenant's one by the tenant."""
+        del self.reservations[data.draw(st.sampled_from(sorted(self.reservations)))]
 
     @precondition(lambda self: self.of_host())
     @rule(data=st.data(), reserves=st.booleans())
     def kai_binds_a_pod_again(self, data: st.DataObject, reserves: bool) -> None:
         placed = data.draw(st.sampled_from(self.of_host()))
-        if placed.bind_request_groups is None:
-            return
-        group = f"again-{self.number()}"
-        placed.bind_request_groups = (group,)
-        free = self.free_gpus()
-        if reserves and free:
-            self.reservations[RESERVATIONS, group] = data.draw(st.sampled_from(free)), 5000 + self.number()
+        if placed.bind_request_groups is not None:
+            group = f"again-{self.number()}"
+            placed.bind_request_groups = (group,)
+            if reserves and (free := self.free_gpus()):
+                self.reservations[RESERVATIONS, group] = (
+                    data.draw(st.sampled_from(free)),
+                    5000 + self.number(),
+                )
 
     @precondition(lambda self: self.of_host())
     @rule(data=st.data(), is_there=st.booleans())
@@ -263,70 +228,36 @@ class Node(RuleBasedStateMachine):
     @rule(data=st.data())
     def a_pod_ends(self, data: st.DataObject) -> None:
         del self.pods[data.draw(st.sampled_from(sorted(self.pods)))]
-        live = {(RESERVATIONS if not p.is_tenants else TENANT, p.group) for p in self.pods.values()}
+        live = {(placed.place, placed.group) for placed in self.pods.values()}
         self.reservations = {key: value for key, value in self.reservations.items() if key in live}
 
-    def of_host(self) -> list[Placed]:
-        return [placed for placed in self.pods.values() if not placed.is_tenants and not placed.whole]
-
-    # The API server and the node.
-
-    @rule(is_unknown=st.booleans())
-    def bind_requests_cannot_be_read(self, is_unknown: bool) -> None:
-        self.are_bind_requests_unknown = is_unknown
-
-    @rule(has_labels=st.booleans())
-    def the_nodes_labels_come_or_go(self, has_labels: bool) -> None:
-        """The driver's total is 24 GiB, and KAI counts with the label; a share is larger without it."""
-        self.has_node_labels = has_labels
+    @rule(are_unknown=st.booleans(), has_labels=st.booleans())
+    def the_api_servers_answers_come_or_go(self, are_unknown: bool, has_labels: bool) -> None:
+        """The driver's total is 24 GiB, and KAI counts with the node's label; a share is larger without it."""
+        self.are_bind_requests_unknown, self.has_node_labels = are_unknown, has_labels
 
     # A tenant's moves: on its own pods, and with a KAI inside its vCluster on its own reservation pods.
 
     @precondition(lambda self: len(self.pods) < 6)
-    @rule(data=st.data(), share=st.tuples(*SHARES))
+    @rule(data=st.data(), share=SHARES)
     def a_tenants_kai_places_a_pod(self, data: st.DataObject, share: tuple[int, bool, str]) -> None:
-        self.place_for_tenant(data, *share)
+        if free := self.free_gpus():
+            number, uuid = self.number(), data.draw(st.sampled_from(free))
+            self.reservations[TENANT, f"red{number}"] = uuid, 5000 + number
+            self.place(Placed(number, uuid, f"red{number}", TENANT, share, self.mode))
 
-    def place_for_tenant(self, data: st.DataObject, hundredths: int, is_greedy: bool, form: str) -> None:
-        number = self.number()
-        free = self.free_gpus()
-        if not free:
-            return
-        group, uuid = f"red{number}", data.draw(st.sampled_from(free))
-        self.reservations[TENANT, group] = uuid, 5000 + number
-        self.pods[number] = self.placed(number, uuid, group, hundredths, is_greedy, form, TENANT)
-        self.take_samples()
-
-    @precondition(lambda self: any(namespace == TENANT for namespace, _ in self.reservations))
-    @rule(data=st.data(), uuid=st.sampled_from([None, "-1", *GPUS]))
-    def a_tenant_edits_a_reservation_pod(self, data: st.DataObject, uuid: str | None) -> None:
-        key = data.draw(st.sampled_from(sorted(key for key in self.reservations if key[0] == TENANT)))
-        self.reservations[key] = uuid, self.reservations[key][1]
-
-    @precondition(lambda self: any(namespace == TENANT for namespace, _ in self.reservations))
-    @rule(data=st.data())
-    def a_tenant_deletes_a_reservation_pod(self, data: st.DataObject) -> None:
-        del self.reservations[
-            data.draw(st.sampled_from(sorted(key for key in self.reservations if key[0] == TENANT)))
-        ]
-
-    @precondition(lambda self: any(placed.is_tenants for placed in self.pods.values()))
-    @rule(data=st.data(), uuid=st.sampled_from([None, "-1", *GPUS]))
-    def a_tenant_creates_a_reservation_pod(self, data: st.DataObject, uuid: str | None) -> None:
-        group = data.draw(st.sampled_from([p.group for p in self.pods.values() if p.is_tenants]))
-        self.reservations[TENANT, group] = uuid, 5000 + self.number()
+    @precondition(lambda self: any(placed.namespace == TENANT for placed in self.pods.values()))
+    @rule(data=st.data(), uuid=st.sampled_from([None, "-1", *GPUS]), is_new=st.booleans())
+    def a_tenant_writes_a_reservation_pod(self, data: st.DataObject, uuid: str | None, is_new: bool) -> None:
+        groups = [placed.group for placed in self.pods.values() if placed.namespace == TENANT]
+        key = TENANT, data.draw(st.sampled_from(groups))
+        _, number = self.reservations.get(key, (None, 0))
+        self.reservations[key] = uuid, 5000 + self.number() if is_new or not number else number
 
     @precondition(lambda self: self.pods)
-    @rule(
-        data=st.data(),
-        key=st.sampled_from(
-            ["gpu-fraction", "gpu-memory", f"{CONTAINER}request", f"{CONTAINER}limit", "nvidia.com/container.main.gpus.devices",
-             "run.ai/reserve_for_gpu_index"]
-        ),
-        value=st.sampled_from([None, "0.01", "0.99", "100", "22000", "1Mi", "80Gi", *GPUS]),
-    )  # fmt: skip
-    def a_tenant_edits_an_annotation(self, data: st.DataObject, key: str, value: str | None) -> None:
-        annotations = data.draw(st.sampled_from(list(self.pods.values()))).annotations
+    @rule(data=st.data(), edit=EDITS)
+    def a_tenant_edits_an_annotation(self, data: st.DataObject, edit: tuple[str, str | None]) -> None:
+        (key, value), annotations = edit, data.draw(st.sampled_from(list(self.pods.values()))).annotations
         annotations.pop(key, None)
         if value is not None:
             annotations[key] = value
@@ -336,9 +267,10 @@ class Node(RuleBasedStateMachine):
     def a_tenant_edits_the_group_label(self, data: st.DataObject, several: bool) -> None:
         placed = data.draw(st.sampled_from(list(self.pods.values())))
         groups = sorted({group for _, group in self.reservations} | {"invented", placed.group})
-        placed.labels = {}
-        for group in data.draw(st.lists(st.sampled_from(groups), max_size=2)):
-            placed.labels |= {f"runai-gpu-group/{group}": group} if several else {"runai-gpu-group": group}
+        placed.labels = {
+            f"runai-gpu-group/{group}" if several else "runai-gpu-group": group
+            for group in data.draw(st.lists(st.sampled_from(groups), max_size=2))
+        }
 
     # What holds after each move.
 
@@ -347,31 +279,23 @@ class Node(RuleBasedStateMachine):
         if not hasattr(self, "seen") or not self.pods:
             return
         self.take_samples(2)
+        pods = self.pods.values()
         flagged = {each for each in self.seen.flagged if each[2] in OF_MEMORY}
-        honest = {placed.uid for placed in self.pods.values() if not placed.is_greedy}
+        honest = {placed.uid for placed in pods if not placed.is_greedy}
         assert not {each for each in flagged if each[0] in honest}, "a pod within its share"
-        uids = {placed.uid for placed in self.pods.values()}
-        lost = {each for each in self.stood - flagged if each[0] in uids}
-        given = {(each.uid, gpu) for each in self.pods.values() for gpu in self.gpus_of(each)}
-        kais = {each for each in lost if each[2] == "unassigned-gpu" and each[:2] in given}
+        gpus = {placed.uid: self.seen.pod_share(placed.uid).gpu_uuids for placed in pods}
+        lost = {each for each in self.stood - flagged if each[0] in gpus}
+        kais = {each for each in lost if each[2] == "unassigned-gpu" and each[1] in gpus[each[0]]}
         assert not lost - kais, "a pod that stays above its share"
-        self.stood = flagged
-        gpus = {placed.uid: self.gpus_of(placed) for placed in self.pods.values()}
-        forgotten = {each for each, known in self.known_gpus.items() if known and not gpus.get(each, known)}
-        assert not forgotten, "a GPU that was known"
-        if not any(namespace == RESERVATIONS for namespace, _ in self.reservations):
-            moved = {
-                each for each, known in self.known_gpus.items() if known and gpus.get(each, known) != known
-            }
-            assert not moved, "a pod that no record of KAI's moved"
-        self.known_gpus = gpus
-        for placed in self.pods.values():
+        known = {each: before for each, before in self.known_gpus.items() if before and each in gpus}
+        assert all(gpus[each] for each in known), "a GPU that was known"
+        if not self.reserved(RESERVATIONS):
+            assert gpus.items() >= known.items(), "a pod that no record of KAI's moved"
+        self.stood, self.known_gpus = flagged, gpus
+        for placed in pods:
             if placed.over_samples >= SAMPLES_OF_A_GRACE + 2:
-                reasons = {reason for each, gpu, reason in flagged if (each, gpu) == (placed.uid, placed.gpu)}
+                reasons = {reason for *place, reason in flagged if place == [placed.uid, placed.gpu]}
                 assert reasons, "a pod that is above its share for a grace"
-
-    def gpus_of(self, placed: Placed) -> tuple[str, ...]:
-        return self.seen.pod_share(placed.uid).gpu_uuids
 
 
 TestNode = Node.TestCase

@@ -1,6 +1,6 @@
 """Flags over time: raised, cleared, dropped, and suspended."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -13,7 +13,7 @@ from gpuagent.ledger.slack import Slack
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause, Problem
 from gpuagent.shares.pod_share import Amount, PodShare, ShareSource
-from gpuagent.verdicts.flag_reasons import FROM_KAI_RECORDS, FlagReason
+from gpuagent.verdicts.flag_reasons import FROM_KAI_RECORDS
 from gpuagent.verdicts.grounds import SMALL_BYTES
 from gpuagent.verdicts.messages import message
 from gpuagent.verdicts.verdict import Change
@@ -47,19 +47,6 @@ from tests.support.verdict_steps import (
 )
 
 
-def over_share(*steps: tuple[float, int | None], problems: Iterable[float] = ()) -> list[bool | None]:
-    """Return the state of `over-share` after each (time, used bytes); None where it is not judged.
-
-    Two samples after the first one make a grace.
-    """
-    by, seen = judge(interval=GRACE / 2), []
-    for at, used_bytes in steps:
-        bad = [Problem(Cause.TRUNCATED, A)] if at in tuple(problems) else []
-        verdicts, _ = by.judge(node(used_bytes, at=at, problems=bad))
-        seen.append(flags(verdicts).get("over-share@a"))
-    return seen
-
-
 def with_ended(used_bytes: int, *ended_bytes: int | None, at: float, uuid: str = A) -> Snapshot:
     """The pod `train`, and processes that ended between the driver's list and the look-up."""
     ended = dict(enumerate(ended_bytes, 100))
@@ -74,51 +61,18 @@ CLEAN = {"over-share@a": False, "share-changed@a": False, "no-reservation@a": Fa
 
 
 @pytest.mark.parametrize(
-    ("steps", "expected"),
-    [
-        pytest.param([(0, OVER), (1, OVER), (2, OVER)], [False, False, True], id="short gaps count an interval"),
-        pytest.param([(0, OVER), (5, OVER), (10, OVER), (15, WITHIN), (20, WITHIN)], [False, False, True, True, False], id="cleared in the second sample within"),
-        pytest.param([(0, OVER), (5, OVER), (10, OVER), (15, WITHIN), (20, BETWEEN), (25, WITHIN), (30, WITHIN)], [False, False, True, True, True, True, False], id="the two must be in a row"),
-        pytest.param([(0, OVER), (5, OVER), (10, BETWEEN), (15, OVER)], [False, False, False, True], id="in the slack the balance stays"),
-        pytest.param([(0, OVER), (5, OVER), (10, WITHIN), (15, OVER), (20, OVER)], [False, False, False, False, True], id="half of an interval within is subtracted"),
-        pytest.param([(0, OVER), (5, OVER), (10, OVER), (15, OVER), (20, OVER), (25, WITHIN), (30, WITHIN), (35, BETWEEN), (40, OVER)], [False, False, True, True, True, True, False, False, True], id="never above the grace, and clearing keeps the balance"),
-        pytest.param([(0, OVER), (5, OVER), (60, OVER), (65, OVER)], [False, False, False, True], id="nor does it take anything away"),
-        pytest.param([(0, OVER), (5, OVER), (10, OVER), (12, WITHIN), (40, WITHIN), (42, WITHIN)], [False, False, True, True, True, False], id="nor clean, a long break, clean"),
-    ],
-)  # fmt: skip
-def test_over_share_through_time(steps: list[tuple[float, int | None]], expected: list[bool | None]) -> None:
-    assert over_share(*steps) == expected
-
-
-@pytest.mark.parametrize(
     ("share", "slack", "still_fine"),
     [
-        (SHARE, "256Mi,5%", SHARE + SHARE // 20),
-        (GIB, "256Mi,5%", GIB + 256 * MIB),
-        (GIB, "0,0%", GIB),
-        (GIB + 7, "0,10%", GIB + 7 + (GIB + 7) // 10),
-        (0, "256Mi,5%", 256 * MIB),
+        (SHARE, "256Mi,5%", SHARE + SHARE // 20), (GIB, "256Mi,5%", GIB + 256 * MIB), (GIB, "0,0%", GIB),
+        (GIB + 7, "0,10%", GIB + 7 + (GIB + 7) // 10), (0, "256Mi,5%", 256 * MIB),
     ],
-)
+)  # fmt: skip
 def test_over_means_more_than_the_share_and_the_larger_slack(share: int, slack: str, still_fine: int) -> None:
     small = pod_share("train", 1, shares={A: Amount(share, ShareSource.ANNOTATION)})
     for used_bytes, expected in ((still_fine, False), (still_fine + 1, True)):
         by = judge(slack=Slack.parse(slack))
         verdicts, _ = run(*(node(used_bytes, at=at, pod_share=small) for at in (0, 10)), by=by)
         assert flags(verdicts)["over-share@a"] is expected
-
-
-def test_each_change_is_one_transition() -> None:
-    _, transitions = run(
-        *(node(h, at=t) for t, h in [(0, OVER), (10, OVER), (11, OVER), (12, 0), (13, 0), (14, 0)])
-    )
-    assert [(t.change, t.verdict.key.reason) for t in transitions] == [
-        (Change.FLAGGED, FlagReason.OVER_SHARE),
-        (Change.CLEARED, FlagReason.OVER_SHARE),
-    ]
-    verdict = transitions[0].verdict
-    assert (verdict.used_bytes, verdict.allowed_bytes) == (OVER, SHARE)
-    assert (verdict.since, verdict.gpu_index) == (0, 0)
 
 
 STRANGER = pod_share("train")
@@ -257,12 +211,8 @@ def test_a_flag_that_no_longer_applies_is_dropped_not_cleared(after: Snapshot, c
 @pytest.mark.parametrize(
     ("pod_share", "used_bytes", "is_flagged"),
     [
-        (LIMITED, OVER, True),
-        (LIMITED, BETWEEN, True),
-        (LIMITED, WITHIN, False),
-        (UNRESOLVED, OVER, True),
-        (UNRESOLVED, WITHIN, False),
-        (UNSIZED, OVER, True),
+        (LIMITED, OVER, True), (LIMITED, BETWEEN, True), (LIMITED, WITHIN, False), (UNRESOLVED, OVER, True),
+        (UNRESOLVED, WITHIN, False), (UNSIZED, OVER, True),
         (pod_share("train", SHARE, shares={}, gpus=(B,)), OVER, True),
         (pod_share("train", SHARE, shares={}, gpus=(B,)), 0, False),
     ],
@@ -284,21 +234,14 @@ def test_a_flag_stands_until_the_pod_is_within_the_share_that_it_was_flagged_for
 @pytest.mark.parametrize(
     ("problem", "left"),
     [
-        (Problem(Cause.TRUNCATED, A), {"other"}),
-        (Problem(Cause.PROC_DENIED, A), {"other"}),
-        (Problem(Cause.GARBAGE, A), {"other"}),
-        (Problem(Cause.NEGATIVE_UNATTRIBUTED, A), {"other"}),
-        (Problem(Cause.NVML, A), {"other"}),
-        (Problem(Cause.MEMORY_UNKNOWN, A), {"train", "other"}),
-        (Problem(Cause.PID_NAMESPACE), set()),
-        (Problem(Cause.PODS_STALE), set()),
-        (Problem(Cause.SAMPLE_STALE), set()),
-        (Problem(Cause.NVML), set()),
+        (Problem(Cause.TRUNCATED, A), {"other"}), (Problem(Cause.PROC_DENIED, A), {"other"}),
+        (Problem(Cause.GARBAGE, A), {"other"}), (Problem(Cause.NEGATIVE_UNATTRIBUTED, A), {"other"}),
+        (Problem(Cause.NVML, A), {"other"}), (Problem(Cause.MEMORY_UNKNOWN, A), {"train", "other"}),
+        (Problem(Cause.PID_NAMESPACE), set()), (Problem(Cause.PODS_STALE), set()),
+        (Problem(Cause.SAMPLE_STALE), set()), (Problem(Cause.NVML), set()),
     ],
-    ids=lambda value: (
-        f"{value.cause} of {value.gpu_uuid[:5] or 'node'}" if isinstance(value, Problem) else None
-    ),
-)
+    ids=lambda value: (f"{value.cause} of {value.gpu_uuid[:5] or 'node'}" if isinstance(value, Problem) else None),
+)  # fmt: skip
 def test_a_problem_suspends_its_scope(problem: Problem, left: set[str]) -> None:
     others = (pod_share("other", GIB, gpus=(B,)), pod_share("lost", GIB, gpus=(), is_unresolved=True))
     verdicts, _ = run(node(WITHIN, *others, problems=[problem]))
@@ -378,15 +321,9 @@ def test_a_lower_bound_clears_no_flag_and_takes_nothing_off_a_balance() -> None:
 
 @pytest.mark.parametrize(
     ("ended", "is_clean"),
-    [
-        ((), True),
-        ((SHARE // 2,), True),
-        ((SHARE // 2, SHARE // 2), False),
-        ((2 * SHARE,), False),
-        ((None,), False),
-    ],
+    [((), True), ((SHARE // 2,), True), ((SHARE // 2, SHARE // 2), False), ((2 * SHARE,), False), ((None,), False)],
     ids=["none", "within the share in any case", "two of them", "more than the share", "of unknown size"],
-)
+)  # fmt: skip
 def test_processes_that_ended_before_their_look_up_accuse_and_acquit_no_pod(
     ended: tuple[int | None, ...], is_clean: bool
 ) -> None:
@@ -420,19 +357,10 @@ def test_time_over_counts_flagged_or_not_and_only_where_it_was_seen() -> None:
     assert run(node(MIB))[0].over_seconds == {(uid_of("train"), A): 0.0}
     assert run(node(OVER, pod_share=LIMITED))[0].over_seconds == {}
     steps = [
-        (0, OVER, 0.0, 0.0),
-        (4, OVER, 4.0, 4.0),
-        (8, BETWEEN, 4.0, 4.0),
-        (12, OVER, 8.0, 8.0),
-        (14, WITHIN, 8.0, 6.0),
-        (25, OVER, 12.0, 10.0),
-        (29, None, 12.0, None),
-        (33, OVER, 16.0, 10.0),
-        (34, OVER, 20.0, 10.0),
-        (50, OVER, 20.0, 10.0),
-        (51, OVER, 24.0, 10.0),
-        (53, WITHIN, 24.0, 8.0),
-    ]
+        (0, OVER, 0.0, 0.0), (4, OVER, 4.0, 4.0), (8, BETWEEN, 4.0, 4.0), (12, OVER, 8.0, 8.0),
+        (14, WITHIN, 8.0, 6.0), (25, OVER, 12.0, 10.0), (29, None, 12.0, None), (33, OVER, 16.0, 10.0),
+        (34, OVER, 20.0, 10.0), (50, OVER, 20.0, 10.0), (51, OVER, 24.0, 10.0), (53, WITHIN, 24.0, 8.0),
+    ]  # fmt: skip
     for at, used_bytes, expected, balance in steps:
         verdicts, _ = by.judge(node(used_bytes, at=at))
         assert verdicts.over_seconds == {(uid_of("train"), A): expected}, at

@@ -34,7 +34,6 @@ from tests.support.verdict_steps import (
     SHARE,
     TRAIN,
     WITHIN,
-    flags,
     judge,
     node,
     run,
@@ -109,18 +108,6 @@ def test_a_pod_that_is_seldom_over_is_never_flagged(pattern: Iterator[int | None
     assert seconds_until_flagged(pattern, hours=4) is None
 
 
-@pytest.mark.parametrize("gap", [16.0, 3600.0])
-def test_an_agent_that_pauses_sometimes_keeps_the_balance(gap: float) -> None:
-    """As with a driver that hangs: no sample at all, not one without figures."""
-    by, at, flagged_after = usual(), 0.0, 0
-    for number in count():
-        at += gap if number % 20 == 19 else INTERVAL
-        if flags(by.judge(node(OVER, at=at))[0])["over-share@a"]:
-            flagged_after = number
-            break
-    assert flagged_after == 25, "24 intervals count, and the one that was not seen does not"
-
-
 def remembered(by: Judge) -> int:
     """Return the number of balances, flags and times over."""
     return len(by._histories) + len(by._over)
@@ -167,15 +154,7 @@ def test_reasons_without_an_amount_have_a_balance_too() -> None:
     """Over is what holds more than a context, or has no reservation; all else is within."""
     small, large = SMALL_BYTES, SMALL_BYTES + 1
     by = judge(interval=4.0)
-    steps = [
-        (0, large, B),
-        (4, large, B),
-        (6, small, B),
-        (8, 0, A),
-        (10, large, B),
-        (14, large, B),
-        (16, large, B),
-    ]
+    steps = [(0, large, B), (4, large, B), (6, small, B), (8, 0, A), (10, large, B), (14, large, B), (16, large, B)]  # fmt: skip
     verdicts = [
         by.judge(node(used_bytes, at=at, uuid=uuid))[0].by_key.get(FOREIGN) for at, used_bytes, uuid in steps
     ]
@@ -221,16 +200,6 @@ def test_a_pod_that_moves_its_memory_from_gpu_to_gpu_is_flagged(gpus: int, has_s
     for at in range(0, int((GRACE + INTERVAL) * gpus) + 1, int(INTERVAL)):
         verdicts, _ = by.judge(around(at, uuids, OVER, made))
     assert any(verdict.is_flagged for verdict in verdicts.by_key.values())
-
-
-def test_being_within_on_one_gpu_while_over_on_another_flags_only_where_it_was_over() -> None:
-    made, by = pod_share("train", SHARE, gpus=(A, B)), judge(interval=2.0)
-    for at in range(0, 60, 2):
-        on_b = OVER if at == 10 else WITHIN
-        taken = sample(gpu((10, OVER)), gpu((11, on_b), uuid=B, index=1), at=at, origins=dict.fromkeys((10, 11), in_pod("train")))  # fmt: skip
-        verdicts, _ = by.judge(snapshot_of(taken, made))
-    is_flagged = flags(verdicts)
-    assert (is_flagged["over-share@a"], is_flagged["over-share@b"]) == (True, False)
 
 
 def test_a_grace_that_is_shortened_and_lengthened_again_takes_nothing_off_the_balance() -> None:

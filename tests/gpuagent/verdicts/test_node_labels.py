@@ -102,14 +102,10 @@ def test_the_gpus_that_a_node_offers(status: NodeStatus | None, offered: int) ->
 @pytest.mark.parametrize(
     ("labels", "offered", "is_shared"),
     [
-        ({}, 2, False),
-        ({}, 4, True),
-        ({GKE: "time-sharing"}, 2, True),
-        ({CLIENTS: "2"}, 2, True),
-        ({CLIENTS: "1"}, 2, False),
-        ({"nvidia.com/gpu.replicas": "4"}, 2, True),
+        ({}, 2, False), ({}, 4, True), ({GKE: "time-sharing"}, 2, True), ({CLIENTS: "2"}, 2, True),
+        ({CLIENTS: "1"}, 2, False), ({"nvidia.com/gpu.replicas": "4"}, 2, True),
     ],
-)
+)  # fmt: skip
 def test_pods_of_shared_gpus_are_not_accused(labels: dict[str, str], offered: int, is_shared: bool) -> None:
     """A whole GPU of such a plugin may be one that a KAI group holds; no label of NVIDIA's need say so."""
     of_node = node(**labels)

@@ -237,19 +237,13 @@ def real_node(folder: Path) -> Iterator[RealNode]:
         users = [f"{_TOKEN},system:node:{NODE},{NODE},{json.dumps('system:nodes')}"]
         plane = stack.enter_context(
             control_plane(
-                assets,
-                folder,
-                "--bind-address=0.0.0.0",
-                f"--advertise-address={_GATEWAY}",
-                "--endpoint-reconciler-type=lease",
-                "--authorization-mode=Node",
-                "--enable-admission-plugins=NodeRestriction",
-                "--kubelet-preferred-address-types=InternalIP",
-                names=["127.0.0.1", _GATEWAY, "10.96.0.1", "kubernetes.default.svc", "localhost"],
-                users=users,
+                assets, folder, "--bind-address=0.0.0.0", f"--advertise-address={_GATEWAY}",
+                "--endpoint-reconciler-type=lease", "--authorization-mode=Node",
+                "--enable-admission-plugins=NodeRestriction", "--kubelet-preferred-address-types=InternalIP",
+                names=["127.0.0.1", _GATEWAY, "10.96.0.1", "kubernetes.default.svc", "localhost"], users=users,
                 has_kubelet=True,
             )
-        )
+        )  # fmt: skip
         authority = f"--root-ca-file={folder / 'ca.crt'}"
         signing = f"--service-account-private-key-file={folder / 'accounts.key'}"
         stack.enter_context(controller_manager(assets, plane, ["*"], authority, signing))
@@ -294,9 +288,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
 """)
     ranges = [[{"subnet": _PODS}]]
     ipam = {"type": "host-local", "dataDir": "/run/ipam", "ranges": ranges, "routes": [{"dst": "0.0.0.0/0"}]}
-    bridge = {
-        "type": "bridge", "bridge": "cni0", "isGateway": True, "ipMasq": True, "hairpinMode": True, "ipam": ipam,
-    }  # fmt: skip
+    bridge = {"type": "bridge", "bridge": "cni0", "isGateway": True, "ipMasq": True, "hairpinMode": True, "ipam": ipam}  # fmt: skip
     network = {"cniVersion": "0.4.0", "name": "node", "plugins": [bridge]}
     (folder / "cni" / "10-node.conflist").write_text(json.dumps(network))
     server, ca = f"https://{_GATEWAY}:{plane.port}", folder / "ca.crt"

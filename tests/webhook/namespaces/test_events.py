@@ -74,16 +74,13 @@ def test_an_event_is_refreshed_before_the_api_server_deletes_it(desk: Desk, even
 @pytest.mark.parametrize(
     ("after", "count"),
     [
-        (managed("team-a", gpu_fraction="3"), 2),
-        (managed("team-a", gpu_fraction="2", share_for="x"), 2),
+        (managed("team-a", gpu_fraction="3"), 2), (managed("team-a", gpu_fraction="2", share_for="x"), 2),
         (managed("team-a", uid="uid-2", gpu_fraction="2"), 2),
-        (managed("team-a", gpu_fraction="2", priority="high"), 1),
-        (managed("team-a", gpu_fraction="0.5"), 1),
-        (managed("team-a", uid="", gpu_fraction="3"), 1),
-        ({}, 1),
+        (managed("team-a", gpu_fraction="2", priority="high"), 1), (managed("team-a", gpu_fraction="0.5"), 1),
+        (managed("team-a", uid="", gpu_fraction="3"), 1), ({}, 1),
     ],
     ids=["another value", "another label", "created again", "a valid change", "mended", "ending", "gone"],
-)
+)  # fmt: skip
 def test_a_changed_problem_has_an_event_at_once(
     desk: Desk, events: PolicyEvents, after: dict[str, ManagedNamespace], count: int
 ) -> None:

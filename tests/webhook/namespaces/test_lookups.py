@@ -266,30 +266,6 @@ async def test_the_number_of_concurrent_requests_is_bounded(server: ApiServer, c
 
 
 @pytest.mark.parametrize(
-    ("known", "really", "path", "field"),
-    [
-        ({"mode": "off"}, {"gpu_fraction": "0.5"}, "/mutate", "patch"),
-        ({}, {"mode": "enforce"}, "/validate/pods", "status"),
-    ],
-    ids=["switched on", "enforced"],
-)
-async def test_a_mode_that_the_watch_has_not_delivered_yet_holds_for_the_first_review(
-    server: ApiServer,
-    client: KubeClient,
-    tmp_path: Path,
-    known: dict[str, str],
-    really: dict[str, str],
-    path: str,
-    field: str,
-) -> None:
-    serve_namespaces(server, namespace("team-a", **known))
-    serve_by_name(server, namespace("team-a", **really))
-    async with following(client) as follow, serving(tmp_path, follow.policies) as live:
-        await until(lambda: follow.names)
-        assert field in (await (await live.connect()).post(path=path)).response
-
-
-@pytest.mark.parametrize(
     ("path", "status", "part"),
     [
         ("/mutate", 200, b'"allowed":true'),

@@ -131,13 +131,9 @@ def test_labels_fill_only_unset_fields() -> None:
 
 # the pod's own class, the cluster's default class, whether the policy's label is written
 CLASSES = [
-    (None, None, True),
-    ("", None, True),
-    ("inference", None, False),
-    ("inference", "usual", False),
-    ("usual", "usual", True),
-    ("train", None, False),
-]
+    (None, None, True), ("", None, True), ("inference", None, False), ("inference", "usual", False),
+    ("usual", "usual", True), ("train", None, False),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("own", "default", "written"), CLASSES)

@@ -201,17 +201,10 @@ def test_only_the_container_of_the_share_is_changed() -> None:
 @pytest.mark.parametrize(
     ("fraction", "argument"),
     [
-        ("0.7", "0.69"),
-        ("0.2", "0.19"),
-        ("0.06", "0.05"),
-        ("0.05", None),
-        ("0.126", "0.12"),
-        ("0.99", "0.98"),
-        ("NaN", None),
-        ("1e-300", None),
-        ("half", None),
+        ("0.7", "0.69"), ("0.2", "0.19"), ("0.06", "0.05"), ("0.05", None), ("0.126", "0.12"), ("0.99", "0.98"),
+        ("NaN", None), ("1e-300", None), ("half", None),
     ],
-)
+)  # fmt: skip
 def test_the_value_is_within_the_share(fraction: str, argument: str | None) -> None:
     document = pod(container(command=SERVE), annotations={"gpu-fraction": fraction})
     expected = argument and f"--gpu-memory-utilization={argument}"

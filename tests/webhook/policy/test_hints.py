@@ -85,9 +85,7 @@ def test_a_bound_above_the_share(case: tuple[str, dict[str, Any]]) -> None:
         r"kaishare: (\S+) has \S+ (.+), above its share: set (.+) or less", hint
     ).groups()
     assert value in {"0.7", "70%", "expandable_…"}
-    assert set_to == {
-        "JAX": "0.46", "CuPy": "46%", "PyTorch": "per_process_memory_fraction:0.46"
-    }.get(name, "0.49")  # fmt: skip
+    assert set_to == {"JAX": "0.46", "CuPy": "46%", "PyTorch": "per_process_memory_fraction:0.46"}.get(name, "0.49")  # fmt: skip
 
 
 NONE: list[tuple[str, dict[str, Any]]] = [

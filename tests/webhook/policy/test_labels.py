@@ -121,12 +121,6 @@ def test_an_excluded_default_is_invalid(labels: dict[str, str], label: str | Non
         assert part in str(read.problems[0])
 
 
-def test_an_unknown_kaishare_label_is_a_problem_and_other_labels_are_not() -> None:
-    read = policy_of(QUEUE | {"kaishare.dev/gpu-fractoin": "0.5", "team": "a"})
-    assert [problem.label for problem in read.problems] == ["kaishare.dev/gpu-fractoin"]
-    assert read.share is None
-
-
 def test_mode_off_holds_beside_invalid_labels() -> None:
     assert policy(mode="off", gpu_fraction="7").state == "off"
 
@@ -147,14 +141,6 @@ def test_reading_a_namespace_looks_for_few_near_names(monkeypatch: pytest.Monkey
     assert max(len(str(problem)) for problem in policy.problems) < 1000
     problems = label_problems(PolicyMetadata(labels))
     assert (len(problems.first), problems.count, len(searched)) == (8, 12_000, 16)
-
-
-def test_only_changed_labels_are_judged() -> None:
-    before = QUEUE | {f"kaishare.dev/a{number}": "" for number in range(20)}
-    after = before | {"kaishare.dev/gpu-fracton": "0.5"}
-    problems = label_problems(PolicyMetadata(after), PolicyMetadata(before))
-    assert problems.count == 1
-    assert "the nearest known label is kaishare.dev/gpu-fraction" in str(problems.first[0])
 
 
 @pytest.mark.parametrize("mode", DEFAULT_MODES)

@@ -226,9 +226,7 @@ def test_allowed_values(value: str) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [
-        "", "0", "0.01", "1.0", "1.5", "0.125", "2000", "0Mi", "01Mi", "8G", "8gi", "8GiB", "1Ti", "-1Gi", "0.5 ", "½",
-    ],
+    ["", "0", "0.01", "1.0", "1.5", "0.125", "2000", "0Mi", "01Mi", "8G", "8gi", "8GiB", "1Ti", "-1Gi", "0.5 ", "½"],
 )  # fmt: skip
 def test_other_values_are_named_with_what_is_allowed(value: str) -> None:
     (problem,) = policy({"a": value}).problems

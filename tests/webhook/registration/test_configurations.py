@@ -64,9 +64,7 @@ def test_only_enforce_fails_closed(name: str, policy: str) -> None:
 
 def test_pods_are_seen_at_creation_alone_and_namespaces_also_when_they_change() -> None:
     rules = {name: hook["rules"] for name, hook in webhooks().items()}
-    pods = {
-        "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"], "scope": "Namespaced",
-    }  # fmt: skip
+    pods = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"], "scope": "Namespaced"}  # fmt: skip
     assert rules["pods.mutate.kaishare.dev"] == rules["pods.validate.kaishare.dev"] == [pods]
     (namespaces,) = rules["namespaces.validate.kaishare.dev"]
     assert namespaces["operations"] == ["CREATE", "UPDATE"]

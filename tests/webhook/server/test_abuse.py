@@ -64,20 +64,6 @@ async def test_a_slow_body_is_answered_408_and_closed(live: Live) -> None:
     assert await live.errors("slow-body") == 1
 
 
-async def test_half_open_handshakes_end_the_oldest_first(tmp_path: Path, held_policies: HeldPolicies) -> None:
-    limits = admission(max_handshakes=8, head_seconds=1.0)
-    async with serving(tmp_path, held_policies, limits=limits) as live:
-        half_open = [await live.connect_plainly() for _ in range(20)]
-        for connection in half_open[:12]:
-            await connection.ended()
-        assert all(connection.is_open for connection in half_open[13:])
-        for connection in half_open[13:]:
-            await connection.send(b"\x16\x03\x01")  # and now the start of a ClientHello
-        await answered(live)
-        for connection in half_open:
-            await connection.ended()
-
-
 async def test_half_open_handshakes_of_one_peer_close_none_of_another_peer(
     tmp_path: Path, held_policies: HeldPolicies
 ) -> None:
@@ -130,18 +116,6 @@ def open_connections(live: Live) -> int:
     server = live.server._server
     assert server is not None
     return len(server.table)
-
-
-@pytest.mark.parametrize("cut", [1, 40, 200, len(request(REVIEW)) - 1])
-async def test_a_client_that_vanishes_within_its_request_is_no_error(live: Live, cut: int) -> None:
-    connection = await live.connect()
-    await connection.send(request(REVIEW)[:cut])
-    await asyncio.sleep(0.02)
-    connection.close()
-    await until(lambda: not open_connections(live), "it is gone")
-    await answered(live)
-    assert errors_logged(live) == []
-    assert await live.errors("http") == 0
 
 
 async def test_an_idle_connection_keeps_nothing_of_its_last_request(live: Live) -> None:

@@ -10,12 +10,9 @@ import pytest
 from tests.support.waiting import until
 from tests.support.webhook_process import (
     HELD,
-    REVIEW,
     HeldPolicies,
     Live,
     Reply,
-    admission,
-    ask_until_stalled,
     request,
     serving,
     started,
@@ -82,13 +79,9 @@ async def test_a_drain_loses_no_review_that_was_accepted(tmp_path: Path) -> None
     assert len(load.refused) == CONNECTIONS
     messages = [line["message"] for line in live.log if line["message"] != "decision"]
     assert messages == [
-        "policy invalid",
-        "serving",
-        "draining",
-        "drain ended while clients still connect; a longer --drain may help",
-        "stopping",
-        "stopped",
-    ]
+        "policy invalid", "serving", "draining", "drain ended while clients still connect; a longer --drain may help",
+        "stopping", "stopped",
+    ]  # fmt: skip
 
 
 @dataclass
@@ -122,56 +115,6 @@ async def test_a_drain_ends_without_new_connections_or_after_three_times_its_len
     took = loop.time() - began
     assert took >= (seconds if is_over else 3 * seconds)
     assert recent.calls == times + 1 or math.isinf(times)
-
-
-async def test_a_running_drain_ends_at_once_on_the_stop_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("webhook.serve._LONGEST_DRAIN", 1000)
-    stop, recent = asyncio.Event(), RecentConnections(math.inf)
-    waiting = asyncio.create_task(drained(recent, 0.05, stop))
-    await until(lambda: recent.calls > 1, "the drain goes on")
-    stop.set()
-    assert await asyncio.wait_for(waiting, 5)
-
-
-async def test_a_server_knows_whether_clients_still_connect(tmp_path: Path) -> None:
-    limits = admission(recent_seconds=0.3)
-    async with serving(tmp_path, HeldPolicies(), limits=limits) as live:
-        server = live.server
-        assert server is not None
-        assert not server.has_recent_connections
-        connection = await live.connect()
-        assert (await connection.post()).status == 200
-        await until(lambda: not server.has_recent_connections, "no client has connected for a while")
-        assert (await connection.post()).status == 200
-        assert not server.has_recent_connections, "a connection that is there already says nothing"
-        await live.connect()
-        assert server.has_recent_connections
-
-
-@pytest.mark.slow
-async def test_no_client_keeps_a_server_from_ending(tmp_path: Path) -> None:
-    async with started(tmp_path, "--drain", "0s") as server:
-        live = server.live
-        await live.connect_plainly()
-        idle, used, ops = await live.connect(), await live.connect(), await live.get("/healthz")
-        assert ((await used.post()).status, ops.status) == (200, 200)
-        for data in (
-            b"POST /mutate HT",
-            request(REVIEW[:100], length=1000),
-            request(b"", "/nowhere", length=1000),
-        ):
-            await (await live.connect()).send(data)
-        deaf = await live.connect(receive_buffer=4096)
-        deaf.be_deaf()
-        await ask_until_stalled(live, deaf)
-        assert len(live.logged("decision")) > 20
-        server.process.terminate()
-        began = asyncio.get_running_loop().time()
-        assert await server.process.ended() == 0
-        took = asyncio.get_running_loop().time() - began
-        await idle.ended()
-    assert took < 8, "10 s is how long a review may take that is being answered, and there is none"
-    assert not live.logged("requests cut off")
 
 
 @pytest.mark.parametrize("is_finished", [True, False])

@@ -61,15 +61,6 @@ async def test_large_reviews_are_shed_before_memory_is_full(live: Live, held_pol
     assert (await third.post(HELD)).status == 200
 
 
-async def test_an_incomplete_request_is_not_in_flight(tmp_path: Path, held_policies: HeldPolicies) -> None:
-    async with serving(tmp_path, held_policies, max_in_flight=2) as live:
-        for _ in range(10):
-            await (await live.connect()).send(request(REVIEW[:-1], length=len(REVIEW)))
-        for path in PATHS:
-            assert (await (await live.connect()).post(path=path)).status == 200
-        assert await live.figure(SHED) == 0
-
-
 async def test_a_blocked_policy_source_is_limited_by_the_api_servers_timeout(live: Live) -> None:
     mutate, pods = await live.connect(), await live.connect()
     await mutate.send(request(HELD, "/mutate?timeout=1s"))

@@ -180,15 +180,11 @@ def test_sizes_in_the_list_of_policies() -> None:
     policy = NamespacePolicy.from_labels(
         "vision",
         {
-            "kai.scheduler/queue": "vision",
-            "size.kaishare.dev/train": "0.5",
-            "size.kaishare.dev/serve": "8Gi",
-            "size.kaishare.dev/full": "1",
-            "size.kaishare.dev/bad": "7",
-            "kaishare.dev/announce": "false",
+            "kai.scheduler/queue": "vision", "size.kaishare.dev/train": "0.5", "size.kaishare.dev/serve": "8Gi",
+            "size.kaishare.dev/full": "1", "size.kaishare.dev/bad": "7", "kaishare.dev/announce": "false",
         },
         {"size.kaishare.dev/train": "app=web"},
-    )
+    )  # fmt: skip
     assert policy is not None
     fields = policy_json(policy)
     assert fields["announce"] is False

@@ -27,25 +27,17 @@ VERSIONS = st.builds(
     Version, *[st.integers(0, 999_999)] * 3, st.from_regex(r"([0-9A-Za-z.-]{1,40})?", fullmatch=True)
 )
 RULES = st.builds(
-    DecisionSettings,
-    kai_version=st.none() | VERSIONS,
-    inject_shares=st.booleans(),
+    DecisionSettings, kai_version=st.none() | VERSIONS, inject_shares=st.booleans(),
     excluded_namespaces=st.frozensets(NAMES),
     default_mode=st.sampled_from([mode for mode in Mode if mode is not Mode.ENFORCE]),
-    default_priority_class=st.none() | NAMES,
-    gpu_runtime_classes=st.frozensets(NAMES),
+    default_priority_class=st.none() | NAMES, gpu_runtime_classes=st.frozensets(NAMES),
     gpu_sharing_mode=st.none() | st.sampled_from(SharingMode),
-)
+)  # fmt: skip
 DOCUMENT: dict[str, Any] = {
-    "version": "0.1.0",
-    "policies": "cluster",
-    "kaiVersion": "v0.13.0",
-    "injectShares": True,
-    "excludedNamespaces": ["kube-system"],
-    "defaultMode": "observe",
-    "defaultPriorityClass": "usual",
+    "version": "0.1.0", "policies": "cluster", "kaiVersion": "v0.13.0", "injectShares": True,
+    "excludedNamespaces": ["kube-system"], "defaultMode": "observe", "defaultPriorityClass": "usual",
     "gpuSharingMode": "HamiCore",
-}
+}  # fmt: skip
 
 
 def with_field(name: str, value: Any) -> str:
@@ -133,13 +125,10 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 PUBLISHED = settings(
     DecisionSettings(
-        kai_version=Version(0, 13, 4),
-        inject_shares=False,
-        excluded_namespaces=frozenset({"a"}),
-        default_mode=Mode.OBSERVE,
-        default_priority_class="usual",
+        kai_version=Version(0, 13, 4), inject_shares=False, excluded_namespaces=frozenset({"a"}),
+        default_mode=Mode.OBSERVE, default_priority_class="usual",
     )
-)
+)  # fmt: skip
 GIVEN = KnownSettings(
     rules=DecisionSettings(
         kai_version=Version(0, 9, 8), excluded_namespaces=frozenset(), default_priority_class="low"
@@ -158,13 +147,9 @@ def test_given_settings_take_precedence_over_published_ones() -> None:
 
 def test_each_setting_that_is_not_known_is_named_with_its_option() -> None:
     options = (
-        "--kai-version",
-        "--inject-shares",
-        "--exclude-namespaces",
-        "--default-mode",
-        "--default-priority-class",
+        "--kai-version", "--inject-shares", "--exclude-namespaces", "--default-mode", "--default-priority-class",
         "--gpu-sharing-mode",
-    )
+    )  # fmt: skip
     sentences = list(KnownSettings().unknown())
     assert len(sentences) == 6
     for option in options:

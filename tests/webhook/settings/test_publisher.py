@@ -114,14 +114,11 @@ async def test_the_first_write_does_not_wait_for_the_priority_classes(publishing
 
 
 FAILURES: dict[str, Answer] = {
-    "forbidden": refuses(403, "Forbidden"),
-    "not found": refuses(404, "NotFound"),
-    "immutable": refuses(422, "Invalid"),
-    "internal error": refuses(500, "InternalError"),
+    "forbidden": refuses(403, "Forbidden"), "not found": refuses(404, "NotFound"),
+    "immutable": refuses(422, "Invalid"), "internal error": refuses(500, "InternalError"),
     "the page of a proxy": says("<html>", kind="text/html"),
-    "an object of another kind": says(json.dumps({"kind": "Secret"})),
-    "no object": says("[]"),
-}
+    "an object of another kind": says(json.dumps({"kind": "Secret"})), "no object": says("[]"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("failure", FAILURES)
