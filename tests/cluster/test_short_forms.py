@@ -28,6 +28,7 @@ from tests.support.markers import scaled
 PLAN = Plan(creations=100, rate=25, drain="500ms", lag=0.3)
 
 
+@pytest.mark.nightly  # tests/node, test_upgrade, test_certificates and test_drain hold each part of it daily
 @pytest.mark.slow
 async def test_one_hundred_pods(plane: ControlPlane, tmp_path: Path) -> None:
     async with prepared(plane, tmp_path, PLAN) as rollout:

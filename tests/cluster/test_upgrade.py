@@ -40,7 +40,7 @@ from tests.support.helm_release import (
     packaged,
     token_of,
 )
-from tests.support.markers import sampled
+from tests.support.markers import nightly, sampled
 from tests.support.waiting import until
 from tests.support.webhook_in_a_pod import in_a_pod
 from webhook.registration.configurations import CONFIGURATION_NAME
@@ -211,7 +211,7 @@ async def test_an_upgrade_loses_no_pod_creation(
     assert [hook["matchConditions"] for hook in hooks] == [hook["matchConditions"] for hook in expected]
 
 
-@pytest.mark.parametrize("since", ["this release", "0.1.0"])
+@pytest.mark.parametrize("since", [nightly("this release"), "0.1.0"])
 async def test_a_rollback_loses_no_pod_creation(since: str, plane: ControlPlane, tmp_path: Path) -> None:
     chart = CHART if since == "this release" else OLD_CHARTS[max(OLD_CHARTS)]
     async with serving_and_used(plane, chart, tmp_path) as (release, replicas, creations):
@@ -223,7 +223,7 @@ async def test_a_rollback_loses_no_pod_creation(since: str, plane: ControlPlane,
     creations.assert_none_is_lost()
 
 
-@pytest.mark.parametrize("way", ["helm uninstall", "webhook.enabled=false"])
+@pytest.mark.parametrize("way", [nightly("helm uninstall"), "webhook.enabled=false"])
 async def test_the_end_of_the_webhook_refuses_no_pod(way: str, plane: ControlPlane, tmp_path: Path) -> None:
     async with serving_and_used(plane, CHART, tmp_path) as (release, replicas, creations):
         if way == "helm uninstall":
