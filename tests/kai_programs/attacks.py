@@ -346,16 +346,16 @@ ATTACKS: Final[list[Attack]] = [
     attack("L4 label of a subgroup at creation", NONE, pod("a", labels=_SUBGROUP), wait(3), more()),
     attack(  # with these labels KAI would count the first pod again
         "L5 Spark: the pod that owns the PodGroup is deleted", "OVER", run("a", labels=_spark()), pod("d", 0, labels=_spark()),
-        group_goes("d", until_run("d"), delete("d")), more(), is_short=True,
+        group_goes("d", until_run("d"), delete("d")), more(),
     ),
     attack("L6 owner references removed, owner deleted", "OVER", run("a", owners=["o"]), lose("a"), more(), is_short=True),
     attack(
         "L7 two owners, one is deleted", "OVER", owner("keep", ["p", "q"]), run("a", owners=["o", "keep"]),
-        group_goes("a", delete("ConfigMap/o")), more(), is_short=True,
+        group_goes("a", delete("ConfigMap/o")), more(),
     ),
     attack(  # each event of the pod would let KAI group it by the other owner
         "L8 the owner's owner is cut off and deleted", "OVER", owner("j", ["o"]), run("a", owners=["j"]),
-        group_goes("a", wait(2), patch("ConfigMap/j", {"metadata": {"ownerReferences": None}}), delete("ConfigMap/o")), more(), is_short=True,
+        group_goes("a", wait(2), patch("ConfigMap/j", {"metadata": {"ownerReferences": None}}), delete("ConfigMap/o")), more(),
     ),
     attack("L8r owner deleted at the moment of binding", "OVER", _race(1, lambda item: bool(item["spec"].get("nodeName")))),
     attack(
@@ -477,7 +477,7 @@ ATTACKS: Final[list[Attack]] = [
         "R7 start time in the future at creation", NONE,
         owner("o", annotations=_START), pod("a", 1, ["o"]), pod("b", 1, ["o"]), until_run("a", "b", seconds=15),
     ),
-    reclaim("R8 a second pod of another class", "kept", *_TWO, pod("c", 0, ["o"], labels=_BUILD), wait(4), is_short=True),
+    reclaim("R8 a second pod of another class", "kept", *_TWO, pod("c", 0, ["o"], labels=_BUILD), wait(4)),
     reclaim("R9 class changed between KAI's decision and the binding", "kept", *_two(0.9), decided(2), label("ConfigMap/o", _BUILD), *_BOUND),
     reclaim(
         "R10 another owner between KAI's decision and the binding", "kept",
