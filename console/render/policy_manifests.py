@@ -15,7 +15,6 @@ from console.render.expressions import IS_SMALL_POD, VALUES
 from kai.cel import cel_list, literal
 from kai.releases import ACCEPTS_DOTTED_NAMES, READS_CONTAINER_NAME
 from service.command import UsageError, read_by, write_document
-from service.documents import LOADER
 from service.text import quoted
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode
@@ -105,7 +104,7 @@ def settings(rules: DecisionSettings) -> Mapping[str, str]:
 
 def objects_of(file: str, rules: DecisionSettings) -> Iterator[dict[str, Any]]:
     """Yield the objects of a file of the policies: arguments and errors as for `text_of`."""
-    yield from yaml.load_all(text_of(file, rules), LOADER)
+    yield from yaml.safe_load_all(text_of(file, rules))
 
 
 def _items(items: Collection[Mapping[str, Any]], *, indent: int) -> str:
