@@ -106,6 +106,20 @@ async def test_a_disruption_budget_protects_the_pod_and_is_rarely_retried(node: 
         assert running.stop() == 0
 
 
+async def test_a_dry_run_changes_nothing_and_needs_no_permission(node: GpuNode) -> None:
+    uid = await node.pod("half", namespace=NAMESPACE)
+    before = await stored_pod(node.admin, "half")
+    token = await node.admin.token("evictor-dry", *RIGHTS)
+    with node.agent(token, "--gpu-sharing-mode=NonMemoryEnforced", "--eviction", "dry-run") as running:
+        node.hold({uid: OVER})
+        await until(lambda: counted(running, "evictions"), running)
+        assert counted(running, "evictions") == {'result="dry-run"': 1}
+        await asyncio.sleep(2 * INTERVAL)
+        assert {event["reason"] for event in await node.events(uid, NAMESPACE)} == {"GPUMemoryOverShare"}
+        assert running.stop() == 0
+    assert await stored_pod(node.admin, "half") == before
+
+
 async def test_an_eviction_is_requested_for_one_uid(node: GpuNode) -> None:
     uid = await node.pod("half", namespace=NAMESPACE)
     client: KubeClient = node.admin.client
