@@ -120,6 +120,9 @@ async def never(_request: web.Request) -> web.StreamResponse:
     return web.Response()
 
 
+LARGE = gzip.compress(b"[" * 50_000_000, 1)
+
+
 async def trickle(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse()
     await response.prepare(request)
@@ -136,7 +139,8 @@ async def trickle(request: web.Request) -> web.StreamResponse:
         (says(b" " * 20_000_000), "an answer of more than 16777216 bytes"),
         *(
             (
-                says(gzip.compress(b"[" * 50_000_000), Content_Encoding=kind), f"unexpected Content-Encoding {kind}",
+                says(LARGE, Content_Encoding=kind),
+                f"unexpected Content-Encoding {kind}",
             )
             for kind in ("gzip", "deflate", "br", "zstd", "x-nonsense")
         ),
