@@ -55,7 +55,7 @@ $(NEWEST_STAMP): requirements/dev.txt pyproject.toml
 	@touch $@
 
 test-newest: $(NEWEST_STAMP)
-	$(NEWEST)/venv/bin/python -m pytest -n 6 -m "not slow" $(NEWEST_TESTS)
+	$(NEWEST)/venv/bin/python -m pytest -n 3 -m "not slow" $(NEWEST_TESTS)
 
 test-oldest: $(STAMP)
 	@"$(OLDEST_ASSETS)/kube-apiserver" --version | grep -F ' v$(OLDEST_KUBERNETES).' || \

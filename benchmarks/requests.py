@@ -98,11 +98,8 @@ async def etcd_reads(client: KubeClient) -> int:
 
 
 def counted(requests: list[tuple[str, str, dict[str, str]]]) -> Counter[str]:
-    """Count requests by verb and resource; a watch that reads the whole state first is counted apart."""
-    return Counter(
-        f"{verb} {resource}{', whole state first' if 'sendInitialEvents' in query else ''}"
-        for verb, resource, query in requests
-    )
+    """Count requests by verb and resource."""
+    return Counter(f"{verb} {resource}" for verb, resource, _ in requests)
 
 
 def fleet(pods: int) -> None:

@@ -24,8 +24,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from service.names import is_dns_label, is_dns_subdomain
 
-AUTHORITY_NAME: Final = "kaishare webhook CA"
-"""Default subject of a CA."""
+AUTHORITY_NAME: Final = "kaishare webhook CA"  # default subject of a CA
 
 CA_LIFETIME: Final = timedelta(days=3650)
 """Default lifetime of a CA. It is long, because a new CA must reach every `caBundle`, some copied by hand."""

@@ -133,8 +133,7 @@ class _Metadata(VersionedMeta, frozen=True):
 
 
 class _ClientConfig(Struct, rename="camel"):
-    ca_bundle: bytes | None = None
-    """Decoded from base64."""
+    ca_bundle: bytes | None = None  # decoded from base64
 
 
 class _Webhook(Struct, rename="camel"):

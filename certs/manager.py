@@ -33,8 +33,7 @@ class Outdated(Exception):
 
 class _Secret(Struct):
     metadata: VersionedMeta
-    data: dict[str, bytes] | None = None
-    """Decoded from base64."""
+    data: dict[str, bytes] | None = None  # decoded from base64
 
 
 _secret = msgspec.json.Decoder(_Secret)
@@ -96,16 +95,13 @@ class SecretStore:
             ) from None
 
 
-LOOK_EVERY_SECONDS: Final = 10.0
-"""Maximum interval between two reads of the Secret."""
+LOOK_EVERY_SECONDS: Final = 10.0  # maximum interval between two reads of the Secret
 
 _FIRST_PAUSE: Final = 0.5
 _SHORTEST: Final = 0.2
-_GATHER: Final = 0.05
-"""Delay that combines changes that arrive together."""
+_GATHER: Final = 0.05  # delay that combines changes that arrive together
 _TRIES: Final = 5
-_LONGEST_LIFE_TIMES: Final = 30
-"""Minimum number of reads during the life of a CA, however short that life is."""
+_LONGEST_LIFE_TIMES: Final = 30  # minimum number of reads during the life of a CA, however short that life is
 
 
 class CertificateManager:
@@ -142,8 +138,7 @@ class CertificateManager:
         Raises:
             ValueError: a name is not a valid host name.
         """
-        self.ca_set: CASet | None = None
-        """The CAs of the last read of the Secret."""
+        self.ca_set: CASet | None = None  # the CAs of the last read of the Secret
         self.leaf: Leaf | None = None
         self._client = client
         self._names = canonical_names(names)
@@ -169,8 +164,7 @@ class CertificateManager:
         self._backoff = Backoff(first=_FIRST_PAUSE, most=LOOK_EVERY_SECONDS, jitter=JITTER_AROUND)
         """Back-off of failed attempts to update the CAs."""
         self._failures = 0
-        self._problems: dict[str, str] = {}
-        """The current problem of each part; empty if it is resolved."""
+        self._problems: dict[str, str] = {}  # the current problem of each part; empty if it is resolved
         self._was_trusted = False
 
     @property

@@ -78,12 +78,9 @@ class Lifetimes:
 class CASet:
     """The CAs of an installation."""
 
-    current: Authority
-    """The CA that signs leaves."""
-    next: Authority | None = None
-    """The CA that will sign after it has been in the bundle for long enough."""
-    old: tuple[bytes, ...] = ()
-    """Certificates (PEM) of earlier CAs, whose keys are destroyed."""
+    current: Authority  # the CA that signs leaves
+    next: Authority | None = None  # the CA that will sign after it has been in the bundle for long enough
+    old: tuple[bytes, ...] = ()  # certificates (PEM) of earlier CAs, whose keys are destroyed
 
     @property
     def certificates(self) -> tuple[bytes, ...]:
@@ -100,8 +97,7 @@ class SecretContents:
     next: Authority | None = None
     old: tuple[bytes, ...] = ()
     is_empty: bool = False
-    faults: tuple[str, ...] = ()
-    """The unusable entries, each described in a few words."""
+    faults: tuple[str, ...] = ()  # the unusable entries, each described in a few words
 
 
 class Result(StrEnum):

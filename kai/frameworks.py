@@ -40,23 +40,16 @@ class Framework:
     """One framework: how to recognise it, and the option that limits its memory."""
 
     name: str
-    part: str
-    """Part of the memory that it takes by default, for messages."""
-    base: str = "the GPU"
-    """What the part is of."""
+    part: str  # part of the memory that it takes by default, for messages
+    base: str = "the GPU"  # what the part is of
     option: str = ""
     variable: str = ""
     """Environment variable that sets the same; where there is an option, too, the option wins."""
-    sets: str = PLAIN
-    """What to set, for messages."""
-    form: str = "{}"
-    """The text of a variable with a part."""
-    older: tuple[str, ...] = ()
-    """Variables of the same form that win over `variable`."""
-    beside: tuple[str, ...] = ()
-    """Variables with the same meaning that must be empty beside `variable`."""
-    rivals: tuple[str, ...] = ()
-    """Names of other settings that decide instead of `variable`."""
+    sets: str = PLAIN  # what to set, for messages
+    form: str = "{}"  # the text of a variable with a part
+    older: tuple[str, ...] = ()  # variables of the same form that win over `variable`
+    beside: tuple[str, ...] = ()  # variables with the same meaning that must be empty beside `variable`
+    rivals: tuple[str, ...] = ()  # names of other settings that decide instead of `variable`
     image: str = ""
     """A part of the names of images whose entry point starts the framework; empty if there are none. See
     `starts`."""
@@ -66,8 +59,7 @@ class Framework:
     """Options that may set the limit in a way that the pod does not show, such as a configuration file."""
     is_server: bool = True
     """Whether it takes its part at start; no other framework's limit may be set beside it."""
-    counts_context: bool = True
-    """Whether the part contains the memory of the CUDA context."""
+    counts_context: bool = True  # whether the part contains the memory of the CUDA context
 
     @property
     def shown(self) -> str:

@@ -22,8 +22,7 @@ RESERVATION_NAMESPACE: Final = "kai-resource-reservation"
 """Namespace of KAI's reservation pods unless a flag of the binder changes it."""
 CONFIG_NAME: Final = "kai-config"
 """Name of KAI's only object of the kind Config (`kai.scheduler_configs.yaml`, cluster-scoped)."""
-RUNTIME_CLASS: Final = "nvidia"
-"""RuntimeClass that KAI sets on pods with a share unless a flag changes it."""
+RUNTIME_CLASS: Final = "nvidia"  # RuntimeClass that KAI sets on pods with a share unless a flag changes it
 
 _PROGRAMS: Final = frozenset(
     {"admission", "binder", "operator", "podgroupcontroller", "podgrouper", "queuecontroller", "scheduler"}
@@ -109,10 +108,8 @@ class Program(Protocol):
 class Installation:
     """KAI's running programs and their settings."""
 
-    programs: Mapping[str, tuple[Program, ...]]
-    """Containers by the program's name."""
-    ready: frozenset[str] = frozenset()
-    """The programs with a pod that is ready."""
+    programs: Mapping[str, tuple[Program, ...]]  # containers by the program's name
+    ready: frozenset[str] = frozenset()  # the programs with a pod that is ready
 
     @classmethod
     def seen_in(cls, containers: Iterable[tuple[Program, bool]]) -> "Installation":

@@ -29,8 +29,7 @@ FRAMEWORK_MEMORY: Final = "kaishare.dev/framework-memory"
 FRAMEWORK_KEPT: Final = "keep"
 VCLUSTER: Final = "kaishare.dev/vcluster"
 """Label of a host namespace in which only a vCluster's syncer creates pods."""
-VCLUSTER_HOST: Final = "true"
-"""The only value of `VCLUSTER`."""
+VCLUSTER_HOST: Final = "true"  # the only value of `VCLUSTER`
 
 SIZE_PREFIX: Final = "size.kaishare.dev/"
 """Prefix of a size's label on a namespace, and of the annotation with the size's selector."""
@@ -38,8 +37,7 @@ SIZE_PREFIX: Final = "size.kaishare.dev/"
 # Labels and annotations of pods.
 INJECT: Final = "kaishare.dev/inject"
 GPU_MARK: Final = "kaishare.dev/gpu"
-GPU_SHARED: Final = "shared"
-"""The only value of the label `GPU_MARK`."""
+GPU_SHARED: Final = "shared"  # the only value of the label `GPU_MARK`
 WHOLE_GPU: Final = "kaishare.dev/whole-gpu"
 SIZE: Final = "kaishare.dev/size"
 """As a label it selects a size. As an annotation it names the size that the pod got."""
@@ -80,9 +78,8 @@ def is_size_name(name: str) -> bool:
 _GRACE = re.compile(r"([0-9]{1,9})([smh])")
 GRACE_PATTERN: Final = _GRACE.pattern
 GRACE_UNITS: Final = {"s": 1, "m": 60, "h": 3600}
-SHORTEST_GRACE: Final = 30
+SHORTEST_GRACE: Final = 30  # seconds, as the label `OVER_SHARE_GRACE` may say
 LONGEST_GRACE: Final = 86400
-"""Bounds of the label `OVER_SHARE_GRACE`, in seconds."""
 
 
 class OverShare(StrEnum):

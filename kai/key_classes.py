@@ -36,13 +36,10 @@ class KaiKey:
     """A label or annotation of KAI that users may write."""
 
     kind: KeyKind
-    key: str
-    """The key, or the beginning of each key if `is_prefix`."""
+    key: str  # the key, or the beginning of each key if `is_prefix`
     rule: KeyClass
-    since: str
-    """The oldest of the releases 0.9.8, 0.13.4, 0.17.0 and 0.18 (not covered) that reads the key."""
-    effect: str
-    """What a user gains by changing the key later; for a free key, what it sets."""
+    since: str  # the oldest of the releases 0.9.8, 0.13.4, 0.17.0 and 0.18 (not covered) that reads the key
+    effect: str  # what a user gains by changing the key later; for a free key, what it sets
 
     @property
     def is_prefix(self) -> bool:
@@ -50,8 +47,7 @@ class KaiKey:
         return self.key.endswith(_OPEN)
 
 
-_OPEN: Final = ("/", "-", ".")
-"""The ends of texts that are beginnings of keys, not keys."""
+_OPEN: Final = ("/", "-", ".")  # the ends of texts that are beginnings of keys, not keys
 
 KAI_KEYS: Final = (
     "kai.scheduler/",

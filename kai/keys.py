@@ -19,9 +19,8 @@ GPU_FRACTION: Final = "gpu-fraction"
 GPU_MEMORY: Final = "gpu-memory"
 NUM_DEVICES: Final = "gpu-fraction-num-devices"
 CONTAINER_NAME: Final = "gpu-fraction-container-name"
-RUN_AI_FRACTION_LIMIT: Final = "gpu-fraction-limit"
-RUN_AI_MEMORY_LIMIT: Final = "gpu-memory-limit"
-"""Annotations of Run:ai 2.x, which KAI ignores."""
+RUN_AI_FRACTION_LIMIT: Final = "gpu-fraction-limit"  # an annotation of Run:ai 2.x, which KAI ignores
+RUN_AI_MEMORY_LIMIT: Final = "gpu-memory-limit"  # another one
 MEMORY_LIMIT_VARIABLE: Final = "NVIDIA_GPU_MEMORY_LIMIT"
 MEMORY_REQUEST_VARIABLE: Final = "NVIDIA_GPU_MEMORY_REQUEST"
 MEMORY_VARIABLES: Final = (MEMORY_REQUEST_VARIABLE, MEMORY_LIMIT_VARIABLE)
@@ -47,8 +46,7 @@ SHARED_GPU_CONFIGMAP: Final = "runai/shared-gpu-configmap"
 GPU_PORTION_ENV: Final = "GPU_PORTION"
 VISIBLE_DEVICES_ENV: Final = "NVIDIA_VISIBLE_DEVICES"
 APP_LABEL: Final = "app"
-RESERVATION_APP: Final = "kai-resource-reservation"
-"""Value of `app` on reservation pods."""
+RESERVATION_APP: Final = "kai-resource-reservation"  # value of `app` on reservation pods
 RESERVED_GPU: Final = "run.ai/reserve_for_gpu_index"
 """Annotation of a reservation pod: its GPU's UUID, despite the name (`discovery.go`); "-1" if unknown."""
 CDI_DEVICE_PREFIX: Final = "k8s.device-plugin.nvidia.com/gpu="

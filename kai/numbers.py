@@ -30,8 +30,7 @@ _LONGEST = 400  # characters; Python parses longer integers in quadratic time, a
 def parse_float(text: str) -> float:
     """Read a float64 as `strconv.ParseFloat(text, 64)` does, including NaN, infinities and hexadecimal.
 
-    Raises:
-        ValueError: Go would return an error, for example for a value out of range.
+    ValueError where Go returns an error, for example for a value out of range.
     """
     if len(text) > _LONGEST:
         raise ValueError("number too long")
@@ -56,11 +55,7 @@ def parse_float(text: str) -> float:
 
 
 def parse_uint(text: str) -> int:
-    """Read an integer as `strconv.ParseUint(text, 10, 64)` does: ASCII digits only, below 2^64.
-
-    Raises:
-        ValueError: Go would return an error.
-    """
+    """Read an integer as `strconv.ParseUint(text, 10, 64)`: ASCII digits, below 2^64; else ValueError."""
     if len(text) > _LONGEST or not _DIGITS.fullmatch(text):
         raise ValueError("not an unsigned integer")
     value = int(text)
@@ -70,11 +65,7 @@ def parse_uint(text: str) -> int:
 
 
 def parse_int(text: str) -> int:
-    """Read an integer as `strconv.ParseInt(text, 10, 64)` does: an optional sign, ASCII digits, int64.
-
-    Raises:
-        ValueError: Go would return an error.
-    """
+    """Read an integer as `strconv.ParseInt(text, 10, 64)`: a sign or none, digits, int64; else ValueError."""
     negative = text.startswith("-")
     digits = text[1:] if text[:1] in ("+", "-") else text
     if len(text) > _LONGEST or not _DIGITS.fullmatch(digits):
@@ -90,8 +81,7 @@ _FORM = re.compile(
     r"(?:(Ki|Mi|Gi|Ti|Pi|Ei|n|u|m|k|M|G|T|P|E)|[eE]([+-]?[0-9]{1,3}))?",
     re.ASCII,
 )
-FORM: Final = _FORM.pattern
-"""The regular expression of a quantity."""
+FORM: Final = _FORM.pattern  # the regular expression of a quantity
 _ANY_QUANTITY = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?")
 _ONE = Fraction(1)
 _TOO_LARGE = 10**40
@@ -107,8 +97,7 @@ _SUFFIX: dict[str, Fraction] = {
 def parse_quantity(value: object) -> Fraction:
     """Read a quantity as the API server does: a string, or a number from JSON or YAML.
 
-    Raises:
-        ValueError: the value is not a quantity, or has more than 40 digits.
+    ValueError for another value, and for one of more than 40 digits.
     """
     if type(value) is str and len(value) <= _LONGEST_QUANTITY:  # the usual case
         return _parsed(value)

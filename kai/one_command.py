@@ -32,10 +32,8 @@ _EXPANDED: Final = re.compile(r"(?<!\$)(?:\$\$)*\$\(")
 class OneCommand:
     """The one command that a command line runs."""
 
-    words: Sequence[str]
-    """The program and its arguments, as the program gets them."""
-    script_at: int | None = None
-    """The index of the script in the command line; None if no shell runs."""
+    words: Sequence[str]  # the program and its arguments, as the program gets them
+    script_at: int | None = None  # the index of the script in the command line; None if no shell runs
 
     @property
     def module(self) -> str:
@@ -83,16 +81,11 @@ def may_become_option(word: str) -> bool:
 class _Launcher:
     """A program that starts several processes of a script, and its options before the script, by blanks."""
 
-    counts: str
-    """Options with the number of processes."""
-    flags: str
-    """Options without a value."""
-    values: str
-    """Options with another value."""
-    absent: int | None = None
-    """Processes without one of `counts`; None if that is not known."""
-    variable: str = ""
-    """A variable with the same meaning."""
+    counts: str  # options with the number of processes
+    flags: str  # options without a value
+    values: str  # options with another value
+    absent: int | None = None  # processes without one of `counts`; None if that is not known
+    variable: str = ""  # a variable with the same meaning
 
 
 TORCHRUN: Final = _Launcher(

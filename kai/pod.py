@@ -187,8 +187,7 @@ class ContainerFacts(Struct, frozen=True):
     """The first other resource that a container requests and that may be an accelerator."""
     names_whole_gpus: bool
     """Whether any container has `nvidia.com/gpu` in its resources, also with an amount of 0."""
-    use_claims: bool
-    """Whether any container uses a resource claim."""
+    use_claims: bool  # whether any container uses a resource claim
 
     @classmethod
     def of(cls, containers: Sequence[Container]) -> "ContainerFacts":
@@ -268,8 +267,7 @@ class PodView:
         """Names of the GPU resources that any container requests; an amount of 0 requests nothing."""
         self.nvidia_annotations = [key for key in self.annotations if key.startswith(NVIDIA_PREFIX)]
         """Keys of the annotations with the prefix `nvidia.com/`."""
-        self._share: Share | str | _Unread | None = _Unread.UNREAD
-        """The share, or the message of the error."""
+        self._share: Share | str | _Unread | None = _Unread.UNREAD  # the share, or the message of the error
 
     @property
     def is_of_daemon_set(self) -> bool:
@@ -325,11 +323,7 @@ def decode_pod(document: bytes | Raw) -> PodView:
 
 
 def decode_document(document: bytes | Raw) -> PodDocument:
-    """Decode a pod from JSON.
-
-    Raises:
-        MalformedPod: the document is not JSON, is nested too deep, or has a field of the wrong type.
-    """
+    """Decode a pod from JSON; MalformedPod if it is not JSON, too deep, or has a field of the wrong type."""
     try:
         return _decoder.decode(document)
     except msgspec.ValidationError as error:

@@ -19,6 +19,16 @@ A pre-release of any of these lacks it.
 """
 
 
+class _Since:
+    """A property that KAI has since a release."""
+
+    def __init__(self, major: int, minor: int, patch: int) -> None:
+        self._release = major, minor, patch
+
+    def __get__(self, version: "Version", _owner: object = None) -> bool:
+        return version.is_at_least(*self._release)
+
+
 @dataclass(frozen=True, slots=True)
 class Version:
     """A release of KAI. A pre-release (`v0.13.0-rc1`) counts as older than its release."""
@@ -28,13 +38,19 @@ class Version:
     patch: int
     prerelease: str = ""
 
+    sets_runtime_class = _Since(0, 9, 7)  # on pods with a share
+    validates_every_container = _Since(0, 10, 1)  # also GPU limits of sidecars and init containers (PR #660)
+    places_pods_of_root_queues = _Since(0, 13, 0)  # of a queue without a parent (`job_order_by_queue.go`)
+    survives_root_queues = _Since(0, 16, 5)
+    """Whether the scheduler can reclaim GPUs for or from a queue without a parent (PR #1866). Older releases
+    crash with a nil pointer, and again at each start while the pod waits (observed on v0.13.4)."""
+    reads_container_memory = _Since(0, 18, 0)  # `nvidia.com/container.<name>.gpu-memory.request`
+    has_sharing_modes = _Since(0, 18, 0)  # `global.gpuSharingMode` of the chart, not `global.gpuSharing`
+    reads_short_limits = _Since(0, 18, 3)  # `gpu-fraction.limit` and `gpu-memory.limit` (PR #2238)
+
     @classmethod
     def parse(cls, text: str) -> "Version":
-        """Read `v0.13.0`, `0.13.0` or `v0.13.0-rc1`.
-
-        Raises:
-            ValueError: the text has another form; the message names the allowed form.
-        """
+        """Read `v0.13.0`, `0.13.0` or `v0.13.0-rc1`; ValueError, which names the form, for another text."""
         match = _FORM.fullmatch(text)
         if not match:
             raise ValueError(f'"{text[:40]}" is not a KAI version; allowed: three numbers, such as 0.13.0')
@@ -45,7 +61,8 @@ class Version:
         tail = f"-{self.prerelease}" if self.prerelease else ""
         return f"v{self.major}.{self.minor}.{self.patch}{tail}"
 
-    def _is_at_least(self, major: int, minor: int, patch: int) -> bool:
+    def is_at_least(self, major: int, minor: int, patch: int) -> bool:
+        """Whether a release candidate or release is that release or a later one."""
         own = (self.major, self.minor, self.patch)
         return own > (major, minor, patch) or (own == (major, minor, patch) and not self.prerelease)
 
@@ -60,11 +77,6 @@ class Version:
         return self._has(READS_CONTAINER_NAME)
 
     @property
-    def validates_every_container(self) -> bool:
-        """Whether KAI validates the GPU limits of sidecars and init containers (v0.10.1, PR #660)."""
-        return self._is_at_least(0, 10, 1)
-
-    @property
     def demands_decimal_fraction(self) -> bool:
         """Whether KAI refuses NaN, hexadecimal and `0.5_0` as a fraction.
 
@@ -72,29 +84,15 @@ class Version:
         #1805).
         """
         if (self.major, self.minor) == (0, 12):
-            return self._is_at_least(0, 12, 23)
+            return self.is_at_least(0, 12, 23)
         if (self.major, self.minor) == (0, 14):
-            return self._is_at_least(0, 14, 7)
-        return self._is_at_least(0, 16, 3)
+            return self.is_at_least(0, 14, 7)
+        return self.is_at_least(0, 16, 3)
 
     @property
     def accepts_dotted_names(self) -> bool:
         """Whether a pod with a share may have a dot in its name (v0.16.5 sanitises the volume name)."""
         return self._has(ACCEPTS_DOTTED_NAMES)
-
-    @property
-    def places_pods_of_root_queues(self) -> bool:
-        """Whether KAI schedules pods of a queue without a parent (v0.13.0, `job_order_by_queue.go`)."""
-        return self._is_at_least(0, 13, 0)
-
-    @property
-    def survives_root_queues(self) -> bool:
-        """Whether the scheduler can reclaim GPUs for or from a queue without a parent (v0.16.5, PR #1866).
-
-        Older releases crash with a nil pointer, and again at each start while the pod waits (observed on
-        v0.13.4).
-        """
-        return self._is_at_least(0, 16, 5)
 
     @property
     def counts_megabytes(self) -> bool:
@@ -107,7 +105,7 @@ class Version:
         if self.major > 0 or self.minor >= 9:
             return False
         if self.minor in fixed:
-            return not self._is_at_least(0, self.minor, fixed[self.minor])
+            return not self.is_at_least(0, self.minor, fixed[self.minor])
         return True
 
     @property
@@ -116,29 +114,8 @@ class Version:
 
         Fixed by PR #1049, in v0.9.13, v0.12.15 and v0.13.0.
         """
-        if (self.major, self.minor) == (0, 9):
-            return not self._is_at_least(0, 9, 13)
-        return not self._is_at_least(0, 12, 15)
-
-    @property
-    def reads_container_memory(self) -> bool:
-        """Whether KAI reads `nvidia.com/container.<name>.gpu-memory.request` (since v0.18)."""
-        return self._is_at_least(0, 18, 0)
-
-    @property
-    def reads_short_limits(self) -> bool:
-        """Whether KAI reads `gpu-fraction.limit` and `gpu-memory.limit` (since v0.18.3, PR #2238)."""
-        return self._is_at_least(0, 18, 3)
-
-    @property
-    def has_sharing_modes(self) -> bool:
-        """Whether KAI's chart has `global.gpuSharingMode` instead of `global.gpuSharing` (since v0.18)."""
-        return self._is_at_least(0, 18, 0)
-
-    @property
-    def sets_runtime_class(self) -> bool:
-        """Whether KAI sets its RuntimeClass on pods with a share (since v0.9.7)."""
-        return self._is_at_least(0, 9, 7)
+        fixed = (0, 9, 13) if (self.major, self.minor) == (0, 9) else (0, 12, 15)
+        return not self.is_at_least(*fixed)
 
 
 NEWEST_READ = Version(0, 17, 0)

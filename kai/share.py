@@ -38,8 +38,7 @@ CONTAINER_MEMORY_AT: Final = len(keys.CONTAINER_PREFIX) + 1
 class Share:
     """A request for a part of each of `devices` GPUs. Exactly one of `fraction` and `memory_mib` is set."""
 
-    fraction: float | None = None
-    """Part of each GPU, 0 < fraction < 1."""
+    fraction: float | None = None  # part of each GPU, 0 < fraction < 1
     memory_mib: int | None = None
     """Memory of each GPU, as in the annotation: MiB, or 10^6 bytes in releases that count megabytes."""
     devices: int = 1
@@ -143,8 +142,7 @@ class ContainerMemory(Struct, frozen=True):
     """The annotation `nvidia.com/container.<name>.gpu-memory.request|limit` (KAI since v0.18)."""
 
     container: str
-    kind: str
-    """`request` or `limit`."""
+    kind: str  # `request` or `limit`
     memory_bytes: int
 
 

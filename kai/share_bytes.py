@@ -23,8 +23,7 @@ class Card:
 
     units: int
     """Memory, rounded down to hundreds, as KAI does "so there will not be 2 jobs that get same bytes"."""
-    unit_bytes: int
-    """Bytes of one unit: a MiB, or 10^6 for releases that count megabytes."""
+    unit_bytes: int  # bytes of one unit: a MiB, or 10^6 for releases that count megabytes
 
     @classmethod
     def from_mib(cls, mib: int, version: Version | None = None) -> "Card":

@@ -2,20 +2,16 @@
 
 import os
 import ssl
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
-from kube.answers import AccessError
+from kube.answers import AccessError as AccessError  # noqa: PLC0414 - read from here, too
 from service.file_watch import FileWatch
 from service.http.tls_files import client_context
 
-__all__ = ["Access", "AccessError", "GivenAddress", "InCluster", "Route", "client_context"]
-
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-_LOOK_EVERY_SECONDS: Final = 10.0
 
 Headers: TypeAlias = tuple[tuple[str, str], ...]
 """Names and values of request headers; a name can occur repeatedly."""
@@ -25,57 +21,39 @@ Headers: TypeAlias = tuple[tuple[str, str], ...]
 class Route:
     """Connection settings in addition to the server's address."""
 
-    proxy: str | None = None
-    """URL of the proxy."""
-    server_hostname: str | None = None
-    """The expected name on the server's certificate."""
-    withheld: str = ""
-    """Which credentials the caller has but does not send, and why, as a clause."""
-    login: str = ""
-    """What a person does after a 401, as a clause."""
+    proxy: str | None = None  # URL
+    server_hostname: str | None = None  # the expected name on the server's certificate
+    withheld: str = ""  # which credentials the caller has but does not send, and why, as a clause
+    login: str = ""  # what a person does after a 401, as a clause
 
 
-class Access(Protocol):
-    """An API server's address and the caller's credentials; each method may raise AccessError."""
+class Access:
+    """A server's address and TLS context: without credentials and proxy, which subclasses have.
 
-    @property
-    def server(self) -> str:
-        """`https://host:port`, without a slash at the end."""
+    Each method may raise AccessError.
+    """
+
+    route = Route()
+
+    def __init__(self, server: str, context: ssl.SSLContext) -> None:
+        """Set the address, without a slash at the end, and the context of all connections."""
+        self.server, self._context = server, context
 
     @property
     def namespace(self) -> str:
         """The caller's own namespace."""
-
-    @property
-    def route(self) -> Route:
-        """Proxy and certificate name."""
+        return ""
 
     def trust(self) -> ssl.SSLContext:
         """Return the TLS context for new connections, with CA and client certificate."""
-
-    async def headers(self, *, refused: Headers | None = None) -> Headers:
-        """Return the headers that authenticate the caller; read them again if the server `refused` some."""
-
-
-@dataclass(frozen=True, slots=True)
-class GivenAddress:
-    """A server at an address that was given. No proxy is used; each request has its own credentials."""
-
-    server: str
-    context: ssl.SSLContext
-    namespace: str = ""
-    route: Route = field(default_factory=Route)
-
-    def trust(self) -> ssl.SSLContext:
-        """Return the TLS context."""
-        return self.context
+        return self._context
 
     async def headers(self, *, refused: Headers | None = None) -> Headers:  # noqa: ARG002
-        """Return none."""
+        """Return the headers that authenticate the caller; read them again if the server `refused` some."""
         return ()
 
 
-class InCluster:
+class InCluster(Access):
     """Access by a pod's service account. Token and CA are reloaded when their files change."""
 
     def __init__(
@@ -83,22 +61,17 @@ class InCluster:
         *,
         folder: Path = SERVICE_ACCOUNT,
         environment: Mapping[str, str] = os.environ,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Read the service account; AccessError if there is none, as outside a pod."""
         host, port = (environment.get(f"KUBERNETES_SERVICE_{part}") for part in ("HOST", "PORT"))
         if not host or not port:
             raise AccessError("not in a cluster: KUBERNETES_SERVICE_HOST and _PORT are not set")
-        self.server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
-        self.route = Route()
+        server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
         self._folder = folder
-        self._clock = clock
         self._token = _read(folder / "token")
-        self._read_at = clock()
         self._ca = FileWatch(folder / "ca.crt")
-        self._is_ca_unread = False
-        """Whether the current content of the CA's file could not be loaded."""
-        self._trust = _trust_of(folder / "ca.crt")
+        self._is_ca_unread = False  # whether the current content of the CA's file could not be loaded
+        super().__init__(server, _trust_of(folder / "ca.crt"))
 
     @property
     def namespace(self) -> str:
@@ -114,25 +87,23 @@ class InCluster:
         if has_changed or self._is_ca_unread:
             self._is_ca_unread = True
             try:
-                self._trust = _trust_of(self._folder / "ca.crt")
+                self._context = _trust_of(self._folder / "ca.crt")
                 self._is_ca_unread = False
             except AccessError:
                 if has_changed:
                     raise
-        return self._trust
+        return self._context
 
     async def headers(self, *, refused: Headers | None = None) -> Headers:
-        """Return the token, which is read again every 10 s. The kubelet replaces it long before it expires.
+        """Return the token in the file, which the kubelet replaces long before a token expires.
 
         AccessError if the server refused the last token, and the file cannot be read.
         """
-        if refused is not None or self._clock() - self._read_at >= _LOOK_EVERY_SECONDS:
-            self._read_at = self._clock()
-            try:
-                self._token = _read(self._folder / "token")
-            except AccessError:
-                if refused is not None:  # otherwise the last token is used until the server refuses it
-                    raise
+        try:
+            self._token = _read(self._folder / "token")
+        except AccessError:
+            if refused is not None:  # otherwise the last token is used until the server refuses it
+                raise
         return (("Authorization", f"Bearer {self._token}"),)
 
 

@@ -10,7 +10,6 @@ import re
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import islice
 from typing import Final, TypeVar
 
 import aiohttp
@@ -23,6 +22,15 @@ T = TypeVar("T")
 _LONGEST_WAIT: Final = 300.0  # seconds
 _USER: Final = re.compile(r'User "([^"]{1,300})" cannot ')
 """The words of RBAC's refusals (`endpoints/handlers/responsewriters/errors.go` of k8s.io/apiserver)."""
+LONGEST_ANSWER: Final = 16 * 1024 * 1024  # bytes; objects are at most 3 MiB
+_LONGEST_LINE: Final = 16 * 1024 * 1024  # bytes
+_LONGEST_ERROR: Final = 65536  # bytes
+_BY_THE_CLOCK: Final = (9, 10)  # OpenSSL's codes for certificates that are not yet valid or have expired
+LONGEST_HEADER: Final = 32768
+"""Bytes. The warnings of an answer have at most 4096 characters of four bytes (seen on Kubernetes 1.36.3)."""
+_WARNING = re.compile(r'[ \t]*[0-9]{3} [^ "]{1,300} "((?:[^"\\]|\\.)*)"(?: "[^"]*")?[ \t]*')
+"""Form: RFC 7234, section 5.5, as apimachinery `pkg/util/net/http.go` (NewWarningHeader) writes it:
+`299 - "text"`, where a backslash precedes quotation marks and backslashes."""
 
 
 class AccessError(ValueError):
@@ -38,8 +46,7 @@ class ApiError(Exception):
     """Reason of the Status object (`NotFound`, `Expired`, `Conflict`, …), else HTTP's reason phrase."""
     message: str
     request_line: str
-    retry_after: float | None = None
-    """Seconds to wait before the next request; None if the server does not say."""
+    retry_after: float | None = None  # seconds to wait before the next request, if the server says
     object_name: str = ""
     """The object that the Status object names; empty without one, as for a kind that is not served."""
 
@@ -51,11 +58,6 @@ class ApiError(Exception):
     def is_unauthorized(self) -> bool:
         """Whether the API server does not accept the credentials, such as an expired token."""
         return self.status == 401
-
-    @property
-    def is_redirect(self) -> bool:
-        """Whether the answer names another address, as that of a proxy with a log-in page."""
-        return 300 <= self.status < 400
 
     @property
     def is_forbidden(self) -> bool:
@@ -82,8 +84,7 @@ class Silent(Unreachable):
     """An open answer brought no data for too long; the connection may be dead, or there may be no news."""
 
 
-REQUEST_ERRORS: Final = (ApiError, Unreachable, AccessError)
-"""All errors of a request to an API server."""
+REQUEST_ERRORS: Final = (ApiError, Unreachable, AccessError)  # all errors of a request to an API server
 
 
 def decode_answer(decoder: "msgspec.json.Decoder[T]", body: bytes, request_line: str, *, expected: str) -> T:
@@ -154,28 +155,6 @@ def status_error(
     )
 
 
-LONGEST_ANSWER: Final = 16 * 1024 * 1024  # bytes; objects are at most 3 MiB
-_LONGEST_LINE: Final = 16 * 1024 * 1024  # bytes
-_LONGEST_ERROR: Final = 65536  # bytes
-_BY_THE_CLOCK: Final = (9, 10)
-"""OpenSSL's error codes for certificates that are not yet valid or have expired."""
-_MOST_WARNINGS: Final = 1000
-_LONGEST_WARNING: Final = 32768  # characters
-_WARNING = re.compile(r'[ \t]*[0-9]{3} [^ "]{1,300} "((?:[^"\\]|\\.)*)"(?: "[^"]*")?[ \t]*')
-"""Form: RFC 7234, section 5.5, as apimachinery `pkg/util/net/http.go` (NewWarningHeader) writes it:
-`299 - "text"`, where a backslash precedes quotation marks and backslashes."""
-_ESCAPED = re.compile(r"\\(.)")
-TRANSPORT_ERRORS: Final = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
-"""Errors of a request that brought no valid answer."""
-
-
-def require_plain(response: aiohttp.ClientResponse, sent: object) -> None:
-    """Refuse a compressed answer, which could have any size, by raising Unreachable."""
-    encoding = response.headers.get("Content-Encoding", "identity")
-    if encoding != "identity":
-        raise Unreachable(f"{sent}: unexpected Content-Encoding {one_line(encoding)}")
-
-
 async def read_body(
     response: aiohttp.ClientResponse, sent: object, most_bytes: int = LONGEST_ANSWER
 ) -> bytes:
@@ -222,13 +201,10 @@ async def read_error(response: aiohttp.ClientResponse, sent: object) -> ApiError
 
 
 def parse_warnings(headers: Iterable[str]) -> tuple[str, ...]:
-    """Return the texts of headers `Warning`, printable and at most 1000.
-
-    An API server sends one header for each warning. A header of another form is returned as it is.
-    """
-    matches = ((value, _WARNING.fullmatch(value)) for value in islice(headers, _MOST_WARNINGS))
-    texts = (_ESCAPED.sub(r"\1", match[1]) if match else value for value, match in matches)
-    return tuple(printable(text, _LONGEST_WARNING) for text in texts)
+    """Return the texts of headers `Warning`, one for each; one of another form is returned as it is."""
+    matches = ((value, _WARNING.fullmatch(value)) for value in headers)
+    texts = (re.sub(r"\\(.)", r"\1", match[1]) if match else value for value, match in matches)
+    return tuple(printable(text, LONGEST_HEADER) for text in texts)
 
 
 @contextlib.contextmanager
@@ -238,12 +214,12 @@ def transport_errors(sent: object) -> Iterator[None]:
         yield
     except aiohttp.SocketTimeoutError:
         raise Silent(f"{sent}: no data in time") from None
-    except TRANSPORT_ERRORS as error:
-        raise Unreachable(f"{sent}: {transport_error_text(error)}") from None
+    except (aiohttp.ClientError, OSError) as error:
+        raise Unreachable(f"{sent}: {_text_of(error)}") from None
 
 
-def transport_error_text(error: BaseException) -> str:
-    """Describe one of `TRANSPORT_ERRORS`, without details that differ between attempts."""
+def _text_of(error: BaseException) -> str:
+    """Describe an error of a connection, without details that differ between attempts."""
     if isinstance(error, asyncio.TimeoutError):
         return "no answer in time"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):

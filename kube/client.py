@@ -5,9 +5,9 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from copy import copy
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
@@ -19,30 +19,27 @@ from msgspec import Struct
 from kube.access import Access, AccessError, Headers, InCluster
 from kube.answers import (
     LONGEST_ANSWER,
+    LONGEST_HEADER,
     ApiError,
     Unreachable,
     parse_warnings,
     read_body,
     read_error,
     read_lines,
-    require_plain,
     status_error,
     transport_errors,
 )
 from service.list_splitter import ListSplitter, MalformedList
 from service.tasks import LoopYield
+from service.text import one_line
 from service.version import version
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 
 _SECONDS: Final = 10.0
 _LIST_SECONDS: Final = 120.0
-"""Longest time for one page of a list; no further page is requested after this time."""
 _LIST_SILENT_SECONDS: Final = 30.0
-_LONGEST_HEADER: Final = 32768
-"""Bytes. The warnings of an answer have at most 4096 characters of four bytes (seen on Kubernetes 1.36.3)."""
-_MOST_HEADERS: Final = 1024
-"""Each warning is a header."""
+_MOST_HEADERS: Final = 1024  # each warning is a header
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +49,7 @@ class AnyResponse:
     status: int
     reason: str
     body: bytes
-    date: str
-    """The header Date; empty if absent."""
+    date: str  # the header; empty if absent
     warnings: tuple[str, ...]
 
 
@@ -64,12 +60,12 @@ class _Request:
     method: str
     path: str
     _: KW_ONLY
-    limit: aiohttp.ClientTimeout
     headers: Mapping[str, str]
-    params: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str] | None = None
     body: bytes | None = None
-    answer_seconds: float | None = None
-    """Time limit for the head of the answer; None if `limit` is enough."""
+    seconds: float | None = _SECONDS
+    """Time limit; None for a stream, of which only the head must come in time."""
+    idle: float | None = None  # seconds of the longest silence within the answer
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
@@ -91,17 +87,15 @@ class KubeClient:
         """Set the API server's address, the caller's credentials, and a clock of monotonic seconds."""
         self._access = access
         self._clock = clock
-        self.remaining = math.inf
-        """Number of further HTTP requests, pages of a list and the repetition after a 401 included."""
-        self._dated: tuple[str, float] | None = None
-        """The `Date` header of the last successful answer, and the monotonic time of its arrival."""
+        self.remaining = math.inf  # further HTTP requests, the repetition after a 401 included
+        self._dated: tuple[str, float] | None = None  # `Date` of the last success, and when that came
         self._session = aiohttp.ClientSession(
             # Compression costs the API server time, and an answer could unpack to a thousand times its size.
             headers={"User-Agent": f"kaishare/{version()}", "Accept-Encoding": "identity"},
             auto_decompress=False,
             connector=aiohttp.TCPConnector(limit=16, keepalive_timeout=30),
             cookie_jar=aiohttp.DummyCookieJar(),
-            max_field_size=_LONGEST_HEADER,
+            max_field_size=LONGEST_HEADER,
             max_headers=_MOST_HEADERS,
         )
 
@@ -158,8 +152,7 @@ class KubeClient:
         are no credentials, or they were not sent and are asked for.
         """
         headers = {"Accept": accept} | ({} if body is None else {"Content-Type": content_type})
-        limit = aiohttp.ClientTimeout(total=seconds)
-        sent = _Request(method, path, params=params or {}, headers=headers, body=body, limit=limit)
+        sent = _Request(method, path, params=params, headers=headers, body=body, seconds=seconds)
         async with self._open(sent) as response:
             return await read_body(response, sent)
 
@@ -188,8 +181,7 @@ class KubeClient:
         """
         params = {"dryRun": "All", "fieldManager": field_manager}
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
-        limit = aiohttp.ClientTimeout(total=seconds)
-        sent = _Request("POST", path, params=params, headers=headers, body=body, limit=limit)
+        sent = _Request("POST", path, params=params, headers=headers, body=body, seconds=seconds)
         return await self._read_any(sent, is_trusted=True)
 
     async def send_through_proxy(
@@ -210,26 +202,22 @@ class KubeClient:
         The path is `/api/v1/namespaces/NAMESPACE/pods/NAME:PORT/proxy/PATH`, or with `https:NAME:PORT` for a
         port with TLS, whose certificate the API server does not verify.
         """
-        method, limit = "GET" if body is None else "POST", aiohttp.ClientTimeout(total=seconds)
-        sent = _Request(method, path, headers={"Accept": "*/*", **(headers or {})}, body=body, limit=limit)
+        method, headers = "GET" if body is None else "POST", {"Accept": "*/*", **(headers or {})}
+        sent = _Request(method, path, headers=headers, body=body, seconds=seconds)
         return await self._read_any(sent, is_trusted=False, most_bytes=most_bytes)
 
     @contextlib.asynccontextmanager
     async def list_objects(
         self, path: str, *, params: Mapping[str, str] | None = None, accept: str = "application/json"
     ) -> AsyncIterator["ObjectList"]:
-        """Open a list; iterating over it yields its objects as they arrive.
+        """Open a list; iterating over it yields its objects as they arrive, and lets other tasks run.
 
-        The request sets no limit. If the server splits the list into pages anyway, all pages are read. Other
-        tasks run between objects. Raises as `request`, also while iterating, and an ApiError with 410 if
-        reading all pages took too long.
+        The request sets no limit, so that API servers send one piece. Raises as `request`, also then.
         """
-        silent = _LIST_SILENT_SECONDS
-        limit = aiohttp.ClientTimeout(total=_LIST_SECONDS, sock_connect=_SECONDS, sock_read=silent)
-        sent = _Request("GET", path, params=params or {}, headers={"Accept": accept}, limit=limit)
-        objects = ObjectList(self._open, sent)
-        async with contextlib.aclosing(objects.remaining):
-            yield objects
+        headers, idle = {"Accept": accept}, _LIST_SILENT_SECONDS
+        sent = _Request("GET", path, params=params, headers=headers, seconds=_LIST_SECONDS, idle=idle)
+        async with self._open(sent) as response:
+            yield ObjectList(response, sent)
 
     @contextlib.asynccontextmanager
     async def lines(
@@ -239,10 +227,8 @@ class KubeClient:
 
         Raises as `request`, also while iterating, and Silent after a silence of `idle_seconds`.
         """
-        limit = aiohttp.ClientTimeout(total=None, sock_connect=_SECONDS, sock_read=idle_seconds)
-        sent = _Request(
-            "GET", path, params=params, headers={"Accept": accept}, limit=limit, answer_seconds=_SECONDS
-        )
+        headers = {"Accept": accept}
+        sent = _Request("GET", path, params=params, headers=headers, seconds=None, idle=idle_seconds)
         async with self._open(sent) as response:
             yield read_lines(response, sent)
 
@@ -250,7 +236,6 @@ class KubeClient:
         self, sent: _Request, *, is_trusted: bool, most_bytes: int = LONGEST_ANSWER
     ) -> AnyResponse:
         async with self._answer(sent, is_trusted=is_trusted) as response:
-            require_plain(response, sent)
             body, reason = await read_body(response, sent, most_bytes), response.reason or ""
             if b'"kind":"Status"' in body[:200].replace(b" ", b""):  # probably the API server's own
                 self._require_login(
@@ -283,7 +268,6 @@ class KubeClient:
                 if error.is_unauthorized and self._access.route.login:
                     error.message += f"; {self._access.route.login}"
                 raise error
-            require_plain(response, sent)
             if "Date" in response.headers:
                 self._dated = response.headers["Date"], self._clock()
             yield response
@@ -295,6 +279,7 @@ class KubeClient:
         After the API server's own 401 the request is repeated once with renewed credentials.
         """
         route = self._access.route
+        limit = aiohttp.ClientTimeout(total=sent.seconds, sock_connect=_SECONDS, sock_read=sent.idle)
         with transport_errors(sent):
             async with contextlib.AsyncExitStack() as stack:
                 refused: Headers | None = None
@@ -303,7 +288,7 @@ class KubeClient:
                         raise RequestLimitReached("not requested: the limit of requests is reached")
                     self.remaining -= 1
                     identity = await self._access.headers(refused=refused)
-                    async with asyncio.timeout(sent.answer_seconds):
+                    async with asyncio.timeout(_SECONDS if sent.seconds is None else None):
                         response = await stack.enter_async_context(
                             self._session.request(
                                 sent.method,
@@ -311,7 +296,7 @@ class KubeClient:
                                 params=sent.params,
                                 data=sent.body,
                                 headers=_with_identity(sent.headers, identity),
-                                timeout=sent.limit,
+                                timeout=limit,
                                 ssl=self._access.trust(),
                                 allow_redirects=False,
                                 proxy=route.proxy,
@@ -322,47 +307,31 @@ class KubeClient:
                         break
                     refused = identity
                     await stack.aclose()
+                encoding = response.headers.get("Content-Encoding", "identity")
+                if encoding != "identity":  # an answer that is unpacked could have any size
+                    raise Unreachable(f"{sent}: unexpected Content-Encoding {one_line(encoding)}")
                 yield response
-
-
-_OpenAnswer = Callable[[_Request], contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]]
 
 
 class ObjectList:
     """A list that is read object by object; see `KubeClient.list_objects`."""
 
-    def __init__(self, open_answer: _OpenAnswer, first_page: _Request) -> None:
-        self.resource_version = ""
-        """The list's resourceVersion; empty until the list has been read completely."""
-        self.remaining = self._read(open_answer, first_page)
-        """The remaining objects; closing them closes the connection."""
+    def __init__(self, response: aiohttp.ClientResponse, sent: object) -> None:
+        self.resource_version = ""  # of the list; empty until it has been read completely
+        self._response = response
+        self._sent = sent
 
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self.remaining
-
-    async def _read(self, open_answer: _OpenAnswer, page: _Request) -> AsyncGenerator[bytes]:
-        loop_yield = LoopYield()
-        ends_at = time.monotonic() + _LIST_SECONDS
-        while True:
-            splitter = ListSplitter()
-            try:
-                async with open_answer(page) as response:
-                    async for chunk in response.content.iter_any():
-                        for item in splitter.feed(chunk):
-                            yield item
-                            await loop_yield.maybe_yield()
-                        await loop_yield.maybe_yield()
-                metadata = splitter.finish()
-            except MalformedList as error:
-                raise Unreachable(f"{page}: not a list: {error}") from None
-            if not metadata.continue_:
-                self.resource_version = metadata.resource_version
-                return
-            if time.monotonic() > ends_at:
-                raise Unreachable(f"{page}: the pages did not end within {_LIST_SECONDS:g} s")
-            # A continue token implies the version; the server refuses a version in addition.
-            params = {k: value for k, value in page.params.items() if not k.startswith("resourceVersion")}
-            page = replace(page, params=params | {"continue": metadata.continue_})
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        loop_yield, splitter = LoopYield(), ListSplitter()
+        try:
+            async for chunk in self._response.content.iter_any():
+                for item in splitter.feed(chunk):
+                    yield item
+                    await loop_yield.maybe_yield()
+                await loop_yield.maybe_yield()
+            self.resource_version = splitter.finish()
+        except MalformedList as error:
+            raise Unreachable(f"{self._sent}: not a list: {error}") from None
 
 
 def _with_identity(headers: Mapping[str, str], identity: Headers) -> Headers:
@@ -371,10 +340,10 @@ def _with_identity(headers: Mapping[str, str], identity: Headers) -> Headers:
     return *((name, value) for name, value in headers.items() if name.lower() not in names), *identity
 
 
-async def find_access(kubeconfig: str | None = None, context: str | None = None) -> Access:
-    """Return the given kubeconfig or context, else the service account, else `$KUBECONFIG`."""
-    if kubeconfig is None and context is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
+async def find_access(kubeconfig: str | None = None) -> Access:
+    """Return the given kubeconfig, else the service account, else `$KUBECONFIG`."""
+    if kubeconfig is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
         return InCluster()
     from kube.kubeconfig import KubeConfig  # noqa: PLC0415 - a service in a pod needs none of it
 
-    return await KubeConfig.load(kubeconfig, context)
+    return await KubeConfig.load(kubeconfig)

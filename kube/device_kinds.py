@@ -4,19 +4,19 @@ All fields are optional, and unknown fields are ignored, as in `kube.kinds`.
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from kai.keys import GPU_RESOURCE
 from kai.numbers import parse_quantity
 from kai.pod import Quantity
-from kube.metadata import ObjectMeta
+from kube.metadata import VersionedMeta
 
-FULL_GPU, MIG_DEVICE = "GPU-", "MIG-"
-"""Beginnings of UUIDs of NVIDIA's devices."""
+FULL_GPU, MIG_DEVICE = "GPU-", "MIG-"  # beginnings of UUIDs of NVIDIA's devices
 
 
-def memory_in(amounts: Mapping[str, Quantity] | None, driver: str = "") -> int | None:
+def memory_in(amounts: Mapping[str, Any] | None, driver: str = "") -> int | None:
     """Return the amount of memory in bytes; None without a valid one. A name may have the driver's domain."""
     found = (amounts or {}).get("memory", (amounts or {}).get(f"{driver}/memory"))
     try:
@@ -25,39 +25,23 @@ def memory_in(amounts: Mapping[str, Quantity] | None, driver: str = "") -> int |
         return None
 
 
-class _Meta(ObjectMeta, frozen=True):
-    uid: str = ""
-
-
-class _Capacity(Struct, frozen=True):
-    requests: dict[str, Quantity] | None = None
-
-
 class DeviceAsk(Struct, frozen=True, rename="camel"):
     """What one request of a claim asks for: `exactly`, or one of `firstAvailable`."""
 
     device_class_name: str = ""
     count: int | None = None
     admin_access: bool | None = None
-    capacity: _Capacity | None = None
+    capacity: dict[str, dict[str, Quantity]] | None = None
 
     @property
     def memory(self) -> int | None:
         """The memory of each device in bytes; None if the request names none."""
-        return memory_in(self.capacity.requests if self.capacity else None)
+        return memory_in((self.capacity or {}).get("requests"))
 
 
 class _Request(Struct, frozen=True, rename="camel"):
     exactly: DeviceAsk | None = None
     first_available: list[DeviceAsk] | None = None
-
-
-class _Requests(Struct, frozen=True):
-    requests: list[_Request] | None = None
-
-
-class _ClaimSpec(Struct, frozen=True):
-    devices: _Requests = _Requests()
 
 
 class DeviceResult(Struct, frozen=True, rename="camel"):
@@ -70,12 +54,15 @@ class DeviceResult(Struct, frozen=True, rename="camel"):
     consumed_capacity: dict[str, Quantity] | None = None
 
 
-class _Results(Struct, frozen=True):
+class _Devices(Struct, frozen=True):
+    requests: list[_Request] | None = None
     results: list[DeviceResult] | None = None
 
 
-class _Allocation(Struct, frozen=True):
-    devices: _Results = _Results()
+class _ClaimPart(Struct, frozen=True):
+    """`spec` with requests, or `status.allocation` with results."""
+
+    devices: _Devices = _Devices()
 
 
 class _Consumer(Struct, frozen=True):
@@ -85,15 +72,15 @@ class _Consumer(Struct, frozen=True):
 
 
 class _ClaimStatus(Struct, frozen=True, rename="camel"):
-    allocation: _Allocation | None = None
+    allocation: _ClaimPart | None = None
     reserved_for: list[_Consumer] | None = None
 
 
 class ResourceClaim(Struct, frozen=True):
     """A claim on devices, and which devices it has."""
 
-    metadata: _Meta
-    spec: _ClaimSpec = _ClaimSpec()
+    metadata: VersionedMeta
+    spec: _ClaimPart = _ClaimPart()
     status: _ClaimStatus | None = None
 
     @property
@@ -114,21 +101,13 @@ class ResourceClaim(Struct, frozen=True):
         return tuple((self.status.reserved_for if self.status else None) or ())
 
 
-class _Attribute(Struct, frozen=True):
-    text: str = field(default="", name="string")
-
-
-class _Amount(Struct, frozen=True):
-    value: Quantity = "0"
-
-
 class Device(Struct, frozen=True, rename="camel"):
     """A device that a driver publishes."""
 
     name: str = ""
     allow_multiple_allocations: bool | None = None
-    attributes: dict[str, _Attribute] | None = None
-    capacity: dict[str, _Amount] | None = None
+    attributes: dict[str, dict[str, Any]] | None = None
+    capacity: dict[str, dict[str, Any]] | None = None
 
     def uuid(self, driver: str) -> str:
         """Return the UUID of a GPU or a MIG device; empty for another device.
@@ -136,12 +115,12 @@ class Device(Struct, frozen=True, rename="camel"):
         An attribute without a domain belongs to the driver.
         """
         attributes = self.attributes or {}
-        found = attributes.get("uuid") or attributes.get(f"{driver}/uuid")
-        return found.text if found is not None and found.text.startswith((FULL_GPU, MIG_DEVICE)) else ""
+        uuid = (attributes.get("uuid") or attributes.get(f"{driver}/uuid") or {}).get("string")
+        return uuid if isinstance(uuid, str) and uuid.startswith((FULL_GPU, MIG_DEVICE)) else ""
 
     def memory(self, driver: str) -> int | None:
         """Return the device's memory in bytes; None if the driver publishes none."""
-        return memory_in({name: amount.value for name, amount in (self.capacity or {}).items()}, driver)
+        return memory_in({name: each.get("value") for name, each in (self.capacity or {}).items()}, driver)
 
 
 class _Pool(Struct, frozen=True, rename="camel"):
@@ -160,44 +139,34 @@ class _SliceSpec(Struct, frozen=True, rename="camel"):
 class ResourceSlice(Struct, frozen=True):
     """Some devices of a driver's pool."""
 
-    metadata: _Meta
+    metadata: VersionedMeta
     spec: _SliceSpec = _SliceSpec()
 
 
 def newest(slices: Iterable[ResourceSlice]) -> list[ResourceSlice]:
     """Return the slices of the newest generation of each pool, complete or not."""
     kept = sorted(slices, key=lambda each: each.spec.pool.generation)
-    generations = {(each.spec.driver, each.spec.pool.name): each.spec.pool.generation for each in kept}
+    latest = {(each.driver, each.pool.name): each.pool.generation for each in (one.spec for one in kept)}
     return [
-        each
-        for each in kept
-        if each.spec.pool.generation == generations[each.spec.driver, each.spec.pool.name]
+        each for each in kept if each.spec.pool.generation == latest[each.spec.driver, each.spec.pool.name]
     ]
 
 
-class _Cel(Struct, frozen=True):
-    expression: str = ""
-
-
-class _Selector(Struct, frozen=True):
-    cel: _Cel = _Cel()
-
-
-class _ClassSpec(Struct, frozen=True):
-    selectors: list[_Selector] | None = None
-    extended_resource_name: str | None = field(name="extendedResourceName", default=None)
+class _ClassSpec(Struct, frozen=True, rename="camel"):
+    selectors: list[dict[str, dict[str, str]]] | None = None
+    extended_resource_name: str | None = None
 
 
 class DeviceClass(Struct, frozen=True):
     """The devices that a claim may ask for by one name, selected in CEL."""
 
-    metadata: _Meta
+    metadata: VersionedMeta
     spec: _ClassSpec = _ClassSpec()
 
     @property
-    def expressions(self) -> tuple[str, ...]:
+    def expressions(self) -> list[str]:
         """The conditions in CEL that select the devices."""
-        return tuple(each.cel.expression for each in self.spec.selectors or ())
+        return [each.get("cel", {}).get("expression", "") for each in self.spec.selectors or ()]
 
     @property
     def replaces_gpus(self) -> bool:

@@ -24,25 +24,20 @@ from service.text import printable, shorten_utf8
 _LONGEST_MESSAGE: Final = 1024
 """Maximum size in bytes of UTF-8: the limit of events.k8s.io/v1, which `kubectl describe` shows in full."""
 _HASH_DIGITS: Final = 16
-_REFUSED: Final = "refused"
-"""Kind of the problem of refused Events. The texts differ by the Events' names."""
+_REFUSED: Final = "refused"  # kind of the problem of refused Events, whose texts differ by the Events' names
 _REFUSED_SECONDS: Final = 60.0
-_LATER: Final = frozenset({401, 408, 409, 429, 500, 502, 503, 504})
-"""HTTP statuses after which another attempt may succeed."""
+_MOST_EVENTS: Final = 10_000  # in one list
+_LATER: Final = frozenset({401, 408, 409, 429, 500, 502, 503, 504})  # another attempt may succeed
 
 
 class ObjectReference(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The involved object of an Event.
-
-    Its namespace must equal the Event's. API servers refuse other namespaces with 422 (seen on 1.36.3).
-    """
+    """The involved object of an Event, whose namespace must be the Event's, else 422 (seen on 1.36.3)."""
 
     api_version: str
     kind: str
     namespace: str
     name: str
     uid: str
-    resource_version: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,16 +45,16 @@ class Event:
     """One Event. Emitting the same name again increases the count of the existing Event."""
 
     name: str
-    """metadata.name, for example from `event_name`."""
     namespace: str
     about: ObjectReference
     reason: str
-    message: str
-    """Cut to 1024 bytes."""
+    message: str  # cut to 1024 bytes
     is_warning: bool = True
-    related: ObjectReference | None = None
-    """A second object, in any namespace."""
+    related: ObjectReference | None = None  # a second object, in any namespace
     annotations: Mapping[str, str] = field(default_factory=dict)
+    first_at: float = 0.0  # Unix time; an `EventWriter` sets it
+    last_at: float = 0.0
+    count: int = 1
 
     @property
     def key(self) -> tuple[str, str]:
@@ -77,36 +72,25 @@ def event_name(about: str, *parts: str) -> str:
 
 
 async def create_event(
-    client: KubeClient,
-    event: Event,
-    *,
-    component: str,
-    host: str,
-    first_at: float,
-    last_at: float,
-    count: int = 1,
-    **options: Any,
+    client: KubeClient, event: Event, *, component: str, host: str, **options: Any
 ) -> None:
-    """Create an Event as recorders of core/v1 do; times are Unix seconds, options those of `request`.
+    """Create an Event as recorders of core/v1 do; the options are those of `request`.
 
     It has no eventTime, because API servers require further fields together with one.
     """
+    annotations = {"annotations": dict(event.annotations)} if event.annotations else {}
     document = {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {
-            "name": event.name,
-            "namespace": event.namespace,
-            **({"annotations": dict(event.annotations)} if event.annotations else {}),
-        },
+        "metadata": {"name": event.name, "namespace": event.namespace, **annotations},
         "involvedObject": event.about,
         **({"related": event.related} if event.related else {}),
         "reason": event.reason,
         "message": _shortened(event.message),
         "source": {"component": component, **({"host": host} if host else {})},
-        "firstTimestamp": _timestamp(first_at),
-        "lastTimestamp": _timestamp(last_at),
-        "count": count,
+        "firstTimestamp": _timestamp(event.first_at),
+        "lastTimestamp": _timestamp(event.last_at),
+        "count": event.count,
         "type": "Warning" if event.is_warning else "Normal",
         "reportingComponent": component,
         "reportingInstance": host,
@@ -120,30 +104,13 @@ async def create_event(
 class EventTiming:
     """Limits of an `EventWriter`; times are seconds."""
 
-    max_waiting: int = 256
-    """Maximum queue length; a further Event replaces the oldest one."""
-    max_remembered: int = 1024
-    """Maximum number of written Events whose counts are remembered."""
+    max_waiting: int = 256  # a further Event replaces the oldest one
+    max_remembered: int = 1024  # written Events whose counts are remembered
     per_second: float = 2.0
-    burst: int = 25
-    """Maximum number of Events in a burst, as in client-go."""
-    give_up_after: float = 600.0
-    """Time of retries, after which an Event has failed."""
-    give_up_after_forbidden: float = 20.0
-    """Time of retries after 403. A starting API server answers 403 until it has read its roles (seen on
-    1.36.3)."""
+    burst: int = 25  # as in client-go
+    give_up_after: float = 600.0  # time of retries, after which an Event has failed
     first_pause: float = 0.5
     longest_pause: float = 30.0
-
-
-@dataclass(slots=True)
-class _Waiting:
-    event: Event
-    queued_at: float
-    first_at: float
-    """Unix time."""
-    last_at: float
-    times: int = 1
 
 
 class EventWriter:
@@ -171,21 +138,19 @@ class EventWriter:
         the queue. `on_trouble` is the report of an `OngoingProblem`.
         """
         self._client = client
-        self._component = component
-        self._host = host
+        self._source = {"component": component, "host": host}
         self._on_result = on_result
         self._clock, self._wall_clock = clock, wall_clock
         self._timing = timing or EventTiming()
         self._bucket = TokenBucket(per_second=self._timing.per_second, burst=self._timing.burst, clock=clock)
-        self._waiting: OrderedDict[tuple[str, str], _Waiting] = OrderedDict()
-        self._counts: OrderedDict[tuple[str, str], int] = OrderedDict()
-        """Counts of written Events by namespace and name."""
+        self._waiting: OrderedDict[tuple[str, str], tuple[float, Event]] = OrderedDict()
+        """Events, each with the monotonic time since which it waits."""
+        self._counts: OrderedDict[tuple[str, str], int] = OrderedDict()  # of written Events, by their keys
         self._has_new = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
         self._trouble = OngoingProblem(on_trouble)
-        self._refused_until = -math.inf
-        """Time until which a written Event does not end the problem of refused ones."""
+        self._refused_until = -math.inf  # until when a written Event does not end the problem of refused ones
 
     @property
     def waiting(self) -> int:
@@ -195,8 +160,8 @@ class EventWriter:
     def emit(self, event: Event) -> None:
         """Queue an Event, without waiting or raising. Only for the event loop's thread."""
         now = self._wall_clock()
-        event = replace(event, message=_shortened(event.message))
-        self._queue(_Waiting(event, queued_at=self._clock(), first_at=now, last_at=now))
+        event = replace(event, message=_shortened(event.message), first_at=now, last_at=now)
+        self._queue(self._clock(), event)
 
     async def settled(self) -> None:
         """Wait until the queue is empty and no write is in progress."""
@@ -214,90 +179,68 @@ class EventWriter:
             await asyncio.sleep(self._bucket.seconds_until_next())
             if not self._bucket.take():
                 continue
-            _, waiting = self._waiting.popitem(last=False)
-            wait = await self._write(waiting)
+            _, (since, event) = self._waiting.popitem(last=False)
+            wait = await self._write(since, event)
             if wait is None:
                 backoff.reset()
             else:
                 await asyncio.sleep(backoff.step(at_least=wait))
 
-    def _queue(self, new: _Waiting) -> None:
+    def _queue(self, since: float, event: Event) -> None:
         """Append an Event to the queue, and combine it with an equal one in the queue."""
-        key = new.event.key
-        if same := self._waiting.pop(key, None):
-            newest = max(same, new, key=lambda waiting: waiting.last_at)
-            new = replace(
-                newest,
-                queued_at=min(same.queued_at, new.queued_at),
-                first_at=min(same.first_at, new.first_at),
-                times=same.times + new.times,
-            )
-        self._waiting[key] = new
+        if event.key in self._waiting:
+            other_since, other = self._waiting.pop(event.key)
+            first_at, count = min(other.first_at, event.first_at), other.count + event.count
+            newest = max(other, event, key=lambda each: each.last_at)
+            since, event = min(other_since, since), replace(newest, first_at=first_at, count=count)
+        self._waiting[event.key] = since, event
         self._idle.clear()
         if len(self._waiting) > self._timing.max_waiting:
-            oldest = min(self._waiting, key=lambda key: self._waiting[key].queued_at)
-            self._on_result(self._waiting.pop(oldest).event.reason, "dropped")
+            oldest = min(self._waiting, key=lambda key: self._waiting[key][0])
+            self._on_result(self._waiting.pop(oldest)[1].reason, "dropped")
         self._has_new.set()
 
-    async def _write(self, waiting: _Waiting) -> float | None:
+    async def _write(self, since: float, event: Event) -> float | None:
         """Write an Event; return None if others need not wait, else the seconds that the server asks to wait.
 
         A missing right concerns all Events. Another 403 concerns one namespace, such as a quota of Events,
         and its Event fails at once. The problem of such Events ends only after a while without another one.
         """
-        reason = waiting.event.reason
         try:
-            result = await self._create_or_patch(waiting)
+            result = await self._create_or_patch(event)
         except REQUEST_ERRORS as error:
-            give_up_after, retry_after, kind = self._timing.give_up_after, 0.0, None
-            self._refused_until = -math.inf
-            if isinstance(error, ApiError):
-                retry_after = error.retry_after or 0.0
-                if error.is_forbidden and error.user:
-                    give_up_after = self._timing.give_up_after_forbidden
-                elif error.status not in _LATER:
-                    give_up_after = 0.0
-                if error.is_forbidden and not error.user:
-                    kind, self._refused_until = _REFUSED, self._clock() + _REFUSED_SECONDS
-            self._trouble.update(str(error), kind=kind)
-            if self._clock() - waiting.queued_at < give_up_after:
-                self._queue(waiting)  # at the end of the queue, as the error may concern only this one
+            is_refusal = isinstance(error, ApiError) and error.is_forbidden and not error.user
+            self._refused_until = self._clock() + _REFUSED_SECONDS if is_refusal else -math.inf
+            self._trouble.update(str(error), kind=_REFUSED if is_refusal else None)
+            is_final = isinstance(error, ApiError) and not error.user and error.status not in _LATER
+            if is_final or self._clock() - since >= self._timing.give_up_after:
+                self._on_result(event.reason, "failed")
             else:
-                self._on_result(reason, "failed")
-            return retry_after if give_up_after else None
+                self._queue(since, event)  # at the end of the queue, as the error may concern only this one
+            return None if is_final else (isinstance(error, ApiError) and error.retry_after) or 0.0
         if self._clock() >= self._refused_until:
             self._trouble.update("")
-        self._on_result(reason, result)
+        self._on_result(event.reason, result)
         return None
 
-    async def _create_or_patch(self, waiting: _Waiting) -> str:
+    async def _create_or_patch(self, event: Event) -> str:
         """Write one Event; return `created` or `updated`. Raises as `KubeClient.request`."""
-        event = waiting.event
         known = self._counts.get(event.key)
-        if known is not None and await self._patch(waiting, known):
+        if known is not None and await self._patch(event, known):
             return "updated"
         try:
-            await create_event(
-                self._client,
-                event,
-                component=self._component,
-                host=self._host,
-                first_at=waiting.first_at,
-                last_at=waiting.last_at,
-                count=waiting.times,
-            )
+            await create_event(self._client, event, **self._source)
         except ApiError as error:
-            if error.status != 409 or not await self._patch(waiting, 1):
+            if error.status != 409 or not await self._patch(event, 1):
                 raise
             return "updated"
-        self._remember(event, waiting.times)
+        self._remember(event, event.count)
         return "created"
 
-    async def _patch(self, waiting: _Waiting, known: int) -> bool:
+    async def _patch(self, event: Event, known: int) -> bool:
         """Add to an Event's count; return False if the API server has deleted the Event (after an hour)."""
-        event, count = waiting.event, known + waiting.times
-        change = {"count": count, "lastTimestamp": _timestamp(waiting.last_at), "message": event.message}
-        path = f"/api/v1/namespaces/{event.namespace}/events/{event.name}"
+        count, path = known + event.count, f"/api/v1/namespaces/{event.namespace}/events/{event.name}"
+        change = {"count": count, "lastTimestamp": _timestamp(event.last_at), "message": event.message}
         try:
             answer = await self._client.request(
                 "PATCH", path, body=msgspec.json.encode(change), content_type=MERGE_PATCH
@@ -325,13 +268,9 @@ def _timestamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-_MOST_EVENTS: Final = 10_000
-"""Maximum number of Events in one list."""
-
-
 class _Metadata(Struct, frozen=True, rename="camel"):
     creation_timestamp: Time
-    annotations: dict[str, str] | None = None
+    annotations: dict[str, str] = {}
 
 
 class _Event(Struct, frozen=True):
@@ -362,6 +301,4 @@ async def list_events(
     if now is None:
         raise Unreachable(f"GET {path}: an answer without a date")
     listed = sorted((event.metadata for event in decoded), key=lambda each: each.creation_timestamp)
-    return [
-        (max((now - each.creation_timestamp).total_seconds(), 0.0), each.annotations or {}) for each in listed
-    ]
+    return [(max((now - each.creation_timestamp).total_seconds(), 0.0), each.annotations) for each in listed]

@@ -14,16 +14,11 @@ from kube.client import KubeClient
 class EvictionAnswer(StrEnum):
     """The result of an eviction request."""
 
-    EVICTED = "evicted"
-    """The API server accepted the eviction; in a trial, it would accept it."""
-    DISRUPTION_BUDGET = "disruption-budget"
-    """A PodDisruptionBudget does not allow the eviction now, or is not evaluated yet."""
-    GONE = "gone"
-    """The pod with this name and UID does not exist."""
-    FORBIDDEN = "forbidden"
-    """The caller may not create pods/eviction."""
-    FAILED = "failed"
-    """The API server is unreachable, or returned another error."""
+    EVICTED = "evicted"  # accepted; in a trial, it would be accepted
+    DISRUPTION_BUDGET = "disruption-budget"  # which does not allow it now, or is not evaluated yet
+    GONE = "gone"  # no pod has this name and UID
+    FORBIDDEN = "forbidden"  # the caller may not create pods/eviction
+    FAILED = "failed"  # unreachable, or another error
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +26,8 @@ class Evicted:
     """The result of an eviction request, with the server's error."""
 
     answer: EvictionAnswer
-    line: str = ""
-    """The error in one line; empty after success."""
-    retry_after: float = 0.0
-    """Seconds to wait before the next request."""
+    line: str = ""  # empty after success
+    retry_after: float = 0.0  # seconds to wait before the next request
 
 
 async def evict(

@@ -19,14 +19,12 @@ from kai.numbers import parse_quantity
 from kai.pod import PodView, Quantity, decode_pod, gpu_groups
 from kai.queue import Queue
 from kube.device_kinds import DeviceClass, ResourceClaim, ResourceSlice
-from kube.metadata import EVERYTHING, LabelSelector, ObjectMeta, Requirement, Time, resource_path
+from kube.metadata import EVERYTHING, LabelSelector, Requirement, Time, VersionedMeta
 from service.text import one_line
 
 T = TypeVar("T")
 
-NO_RESERVED_GPU: Final = "-1"
-"""Value of `RESERVED_GPU` on a reservation pod that found no GPU (`discovery.go`)."""
-
+NO_RESERVED_GPU: Final = "-1"  # `RESERVED_GPU` of a reservation pod that found no GPU (`discovery.go`)
 _LONGEST: Final = 200  # characters
 
 
@@ -34,13 +32,10 @@ _LONGEST: Final = 200  # characters
 class Kind(Generic[T]):
     """A kind: where the API server has its objects, and the type of one."""
 
-    group: str
-    """API group; empty for the core group."""
+    group: str  # empty for the core group
     version: str
-    resource: str
-    """Name in paths, such as `deployments`."""
-    name: str
-    """Name in manifests, such as `Deployment`."""
+    resource: str  # as in paths, such as `deployments`
+    name: str  # as in manifests, such as `Deployment`
     type: type[T]
 
     @cached_property
@@ -50,8 +45,9 @@ class Kind(Generic[T]):
 
     def path(self, namespace: str = "", name: str = "") -> str:
         """Return the path of one object, or of the list in a namespace or in all."""
-        path = resource_path(self.group, self.version, self.resource, namespace)
-        return f"{path}/{name}" if name else path
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        within = f"/namespaces/{namespace}" if namespace else ""
+        return f"{root}{within}/{self.resource}{f'/{name}' if name else ''}"
 
     @property
     def full_resource(self) -> str:
@@ -60,8 +56,6 @@ class Kind(Generic[T]):
 
 
 class ObjectOwner(Struct, frozen=True, rename="camel"):
-    """One of `metadata.ownerReferences`."""
-
     api_version: str
     kind: str
     name: str
@@ -69,17 +63,14 @@ class ObjectOwner(Struct, frozen=True, rename="camel"):
     controller: bool = False
 
 
-class FullMeta(ObjectMeta, frozen=True, rename="camel"):
+class FullMeta(VersionedMeta, frozen=True, rename="camel"):
     """`metadata` with all that tools read. Its annotations may be large."""
 
-    uid: str = ""
-    generation: int = 0
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     annotations: dict[str, str] = msgspec.field(default_factory=dict)
     owner_references: list[ObjectOwner] = msgspec.field(default_factory=list)
     creation_timestamp: Time | None = None
-    deletion_timestamp: str = ""
-    """Time from which the object is being deleted; empty if it is not."""
+    deletion_timestamp: str = ""  # empty for an object that is not being deleted
 
     @property
     def key(self) -> tuple[str, str]:
@@ -101,7 +92,12 @@ class PartialObject(Struct, frozen=True):
     def name(self) -> str:
         return self.metadata.name
 
+    @property
+    def queue_label(self) -> str:
+        return self.metadata.labels.get(keys.QUEUE_LABEL, "")
 
+
+Namespace = PartialObject
 decode_partial_object = msgspec.json.Decoder(PartialObject).decode
 
 
@@ -143,8 +139,6 @@ class _NodeAffinity(Struct, frozen=True):
 
 
 class Affinity(Struct, frozen=True, rename="camel"):
-    """The required node affinity of a pod."""
-
     node_affinity: _NodeAffinity | None = None
 
     def selects(self, name: str, labels: Mapping[str, str]) -> bool:
@@ -175,23 +169,15 @@ class ContainerPort(Struct, frozen=True, rename="camel"):
     name: str = ""
 
 
-class _HttpGet(Struct, frozen=True):
-    scheme: str = ""
-
-
-class Probe(Struct, frozen=True, rename="camel"):
-    http_get: _HttpGet | None = None
-
-
 class Container(Struct, frozen=True, rename="camel"):
     name: str = ""
     image: str = ""
     command: list[str] | None = None
     args: list[str] | None = None
     ports: list[ContainerPort] | None = None
-    startup_probe: Probe | None = None
-    liveness_probe: Probe | None = None
-    readiness_probe: Probe | None = None
+    startup_probe: Any = None
+    liveness_probe: Any = None
+    readiness_probe: Any = None
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -200,14 +186,6 @@ class Container(Struct, frozen=True, rename="camel"):
 
 class _Named(Struct, frozen=True):
     name: str = ""
-
-
-class _ClaimVolume(Struct, frozen=True, rename="camel"):
-    claim_name: str = ""
-
-
-class _Volume(Struct, frozen=True, rename="camel"):
-    persistent_volume_claim: _ClaimVolume | None = None
 
 
 class DeviceClaim(Struct, frozen=True, rename="camel"):
@@ -226,7 +204,7 @@ class PodSpec(Struct, frozen=True, rename="camel"):
     node_selector: dict[str, str] | None = None
     affinity: Affinity | None = None
     tolerations: list[Toleration] | None = None
-    volumes: list[_Volume] | None = None
+    volumes: list[Any] | None = None
     resource_claims: list[DeviceClaim] | None = None
     active_deadline_seconds: int | None = None
 
@@ -290,11 +268,7 @@ class PodStatus(Struct, frozen=True, rename="camel"):
 
     @property
     def trouble(self) -> str:
-        """The most specific reason why the pod is not ready, in one line; empty for a ready pod.
-
-        A waiting container's reason comes with the kubelet's message, a pod without a node with the
-        scheduler's.
-        """
+        """Why the pod is not ready, with the kubelet's or the scheduler's words; empty for a ready pod."""
         if self.is_ready:
             return ""
         for container in self.containers:
@@ -337,10 +311,6 @@ class Pod(PartialObject, frozen=True, dict=True):
         return self.metadata.annotations.get(keys.POD_GROUP_NAME, "")
 
     @property
-    def queue_label(self) -> str:
-        return self.metadata.labels.get(keys.QUEUE_LABEL, "")
-
-    @property
     def gpu_groups(self) -> frozenset[str]:
         """The GPU groups of a pod with a share, one for each of its GPUs."""
         return frozenset(gpu_groups(self.metadata.labels)) - {""}
@@ -354,8 +324,8 @@ class Pod(PartialObject, frozen=True, dict=True):
 
     @property
     def claim_names(self) -> tuple[str, ...]:
-        volumes = (volume.persistent_volume_claim for volume in self.spec.volumes or ())
-        return tuple(volume.claim_name for volume in volumes if volume is not None)
+        names = (text_at(each, "persistentVolumeClaim", "claimName") for each in self.spec.volumes or ())
+        return tuple(filter(None, names))
 
 
 def decode_pod_with_document(document: bytes) -> Pod:
@@ -371,12 +341,9 @@ def text_at(value: Any, *path: str) -> str:
 
 
 class UnschedulableReason(Struct, frozen=True):
-    """One of `reasons` of a PodGroup's scheduling condition."""
-
     reason: str = ""
     message: str = ""
-    details: Any = None
-    """Its form depends on the reason."""
+    details: Any = None  # its form depends on the reason
 
     @property
     def queue(self) -> str:
@@ -432,23 +399,19 @@ class PodGroup(PartialObject, frozen=True, dict=True):
         return conditions[-1] if conditions else None
 
     @property
-    def _resources(self) -> _Resources:
+    def resources(self) -> _Resources:
+        """What the group holds and requests, as KAI's podgroup-controller has entered it."""
         return (self.status.resources_status if self.status else None) or _Resources()
-
-    @property
-    def has_allocation(self) -> bool:
-        """Whether KAI's podgroup-controller has entered what the group holds."""
-        return bool(self._resources.allocated)
 
     @property
     def allocated_gpus(self) -> float | None:
         """The GPUs that KAI counts for the pods of the group; None if the figure cannot be read."""
-        return gpu_amount(self._resources.allocated)
+        return gpu_amount(self.resources.allocated)
 
     @property
     def has_pods(self) -> bool:
         """Whether the group has pods, as the guard sees it: by the status that KAI writes."""
-        return bool(self._resources.allocated or self._resources.requested)
+        return bool(self.resources.allocated or self.resources.requested)
 
 
 class _BindSpec(Struct, frozen=True, rename="camel"):
@@ -468,24 +431,16 @@ class BindRequest(PartialObject, frozen=True):
     status: _PhaseStatus | None = None
 
 
-class _ShardSpec(Struct, frozen=True, rename="camel"):
-    partition_label_value: str = ""
-
-
 class SchedulingShard(PartialObject, frozen=True):
     """KAI's SchedulingShard: the scheduler of one node pool."""
 
-    spec: _ShardSpec = _ShardSpec()
+    spec: Any = None
 
 
 class _InvolvedObject(Struct, frozen=True):
     kind: str = ""
     name: str = ""
     uid: str = ""
-
-
-class _EventSource(Struct, frozen=True):
-    component: str = ""
 
 
 class _Series(Struct, frozen=True, rename="camel"):
@@ -498,7 +453,7 @@ class Event(PartialObject, frozen=True, rename="camel"):
     type: str = ""
     reason: str = ""
     message: str = ""
-    source: _EventSource = _EventSource()
+    source: dict[str, str] = {}
     reporting_component: str = ""
     first_timestamp: Time | None = None
     last_timestamp: Time | None = None
@@ -509,7 +464,7 @@ class Event(PartialObject, frozen=True, rename="camel"):
     @property
     def component(self) -> str:
         """The program that wrote the Event, by its own word."""
-        return self.reporting_component or self.source.component
+        return self.reporting_component or self.source.get("component", "")
 
     @property
     def times(self) -> int:
@@ -595,8 +550,7 @@ class _TemplateSpec(Struct, frozen=True):
 
 
 class _TemplateStatus(Struct, frozen=True, rename="camel"):
-    desired_number_scheduled: int = 0
-    """Number of nodes that should run a pod of a DaemonSet (DESIRED in kubectl)."""
+    desired_number_scheduled: int = 0  # nodes that should run a pod of a DaemonSet
 
 
 class Controller(PartialObject, frozen=True):
@@ -608,10 +562,6 @@ class Controller(PartialObject, frozen=True):
     @property
     def template(self) -> PodSpec:
         return self.spec.template.spec
-
-
-class Namespace(PartialObject, frozen=True):
-    """A namespace."""
 
 
 class ConfigMap(PartialObject, frozen=True):
@@ -665,10 +615,7 @@ class LimitRange(PartialObject, frozen=True):
 
 def gpu_limit_ranges(limits: Iterable[LimitRange]) -> dict[str, str]:
     """Return by namespace the first LimitRange that refuses pods without a whole GPU."""
-    names = (
-        (each.metadata.namespace, each.metadata.name) for each in limits if each.needs(keys.GPU_RESOURCE)
-    )
-    return dict(sorted(names, reverse=True))
+    return dict(sorted((each.metadata.key for each in limits if each.needs(keys.GPU_RESOURCE)), reverse=True))
 
 
 class ServicePort(Struct, frozen=True):
@@ -686,13 +633,9 @@ class Service(PartialObject, frozen=True):
     spec: _ServiceSpec = _ServiceSpec()
 
 
-class _EndpointConditions(Struct, frozen=True):
-    ready: bool | None = None
-
-
 class SliceEndpoint(Struct, frozen=True):
     addresses: list[str]
-    conditions: _EndpointConditions = _EndpointConditions()
+    conditions: dict[str, bool | None] = {}
 
 
 class EndpointSlice(PartialObject, frozen=True):
@@ -700,56 +643,22 @@ class EndpointSlice(PartialObject, frozen=True):
     ports: list[ServicePort] | None = None
 
 
-class AdmissionRule(Struct, frozen=True, rename="camel"):
-    """A rule of an admission policy: the requests that it judges."""
-
-    api_groups: list[str] | None = None
-    api_versions: list[str] | None = None
-    operations: list[str] | None = None
-    resources: list[str] | None = None
-    resource_names: list[str] | None = None
-    scope: str = "*"
-
-
 class AdmissionMatch(Struct, frozen=True, rename="camel"):
     """The requests that an admission policy or its binding selects."""
 
     namespace_selector: LabelSelector = EVERYTHING
     object_selector: LabelSelector = EVERYTHING
-    resource_rules: list[AdmissionRule] | None = None
-    exclude_resource_rules: list[AdmissionRule] | None = None
+    resource_rules: list[dict[str, Any]] | None = None
+    exclude_resource_rules: list[dict[str, Any]] | None = None
     match_policy: str = "Equivalent"
 
 
-class NamedExpression(Struct, frozen=True):
-    """A variable or a matchCondition of an admission policy."""
-
-    name: str
-    expression: str
-
-
-class Validation(Struct, frozen=True, rename="camel"):
-    """A rule of a ValidatingAdmissionPolicy."""
-
-    expression: str
-    message: str = ""
-    message_expression: str = ""
-
-
-class PolicyMutation(Struct, frozen=True, rename="camel"):
-    """A change of a MutatingAdmissionPolicy."""
-
-    json_patch: dict[str, str] = {}
-
-
 class AdmissionPolicySpec(Struct, frozen=True, rename="camel"):
-    """`spec` of a ValidatingAdmissionPolicy or a MutatingAdmissionPolicy."""
-
     match_constraints: AdmissionMatch = AdmissionMatch()
-    match_conditions: list[NamedExpression] | None = None
-    variables: list[NamedExpression] | None = None
-    validations: list[Validation] | None = None
-    mutations: list[PolicyMutation] | None = None
+    match_conditions: list[dict[str, str]] | None = None
+    variables: list[dict[str, str]] | None = None
+    validations: list[dict[str, str]] | None = None
+    mutations: list[dict[str, Any]] | None = None
     failure_policy: str = "Fail"
     reinvocation_policy: str = ""
     param_kind: dict[str, str] | None = None
@@ -769,19 +678,16 @@ class _BindingSpec(Struct, frozen=True, rename="camel"):
 
 
 class AdmissionBinding(PartialObject, frozen=True):
-    """A binding of an admission policy."""
-
     spec: _BindingSpec = _BindingSpec()
 
 
 PODS: Final = Kind("", "v1", "pods", "Pod", Pod)
 NODES: Final = Kind("", "v1", "nodes", "Node", Node)
-NAMESPACES: Final = Kind("", "v1", "namespaces", "Namespace", Namespace)
+NAMESPACES: Final = Kind("", "v1", "namespaces", "Namespace", PartialObject)
 EVENTS: Final = Kind("", "v1", "events", "Event", Event)
 SERVICES: Final = Kind("", "v1", "services", "Service", Service)
 CONFIG_MAPS: Final = Kind("", "v1", "configmaps", "ConfigMap", ConfigMap)
 LIMIT_RANGES: Final = Kind("", "v1", "limitranges", "LimitRange", LimitRange)
-DEPLOYMENTS: Final = Kind("apps", "v1", "deployments", "Deployment", Controller)
 DAEMON_SETS: Final = Kind("apps", "v1", "daemonsets", "DaemonSet", Controller)
 ENDPOINT_SLICES: Final = Kind("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", EndpointSlice)
 PRIORITY_CLASSES: Final = Kind("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", PriorityClass)
@@ -794,7 +700,6 @@ RESOURCE_CLAIMS: Final = Kind("resource.k8s.io", "v1", "resourceclaims", "Resour
 RESOURCE_SLICES: Final = Kind("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", ResourceSlice)
 DEVICE_CLASSES: Final = Kind("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", DeviceClass)
 RUNTIME_CLASSES: Final = Kind("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", PartialObject)
-
 _ADMISSION: Final = "admissionregistration.k8s.io"
 MUTATING_POLICIES: Final = Kind(
     _ADMISSION, "v1", "mutatingadmissionpolicies", "MutatingAdmissionPolicy", AdmissionPolicy

@@ -6,46 +6,40 @@ Each error is one line with the file, the entry and the key; it quotes no value 
 import asyncio
 import base64
 import contextlib
-import json
-import math
 import os
 import ssl
 import sys
-import time
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any, Final, TypeVar
-from urllib.parse import SplitResult, quote, unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies_environment
 
 import msgspec
 
-from kube.access import Headers, Route
+from kube.access import Access, Headers, Route
 from kube.answers import AccessError
 from service.http.tls_files import client_context, load_pem
 from service.names import is_dns_label
-from service.text import LONGEST_LINE, listed, one_line, quoted
+from service.text import listed, one_line, quoted
 
 _EXEC: Final = "client.authentication.k8s.io"
-_HEADER_NAME: Final = "!#$&'*+-.^_`|~"
-"""Characters of a header's name beside letters and digits (RFC 9110, 5.6.2), without the percent sign."""
+_REFUSED: Final = ("as", "as-uid", "as-groups", "as-user-extra", "auth-provider", "username", "password")
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class _Entry:
     """A part of a kubeconfig; its messages begin with the place."""
 
     place: str
-    folder: Path
-    """The folder of its file, where relative paths begin."""
+    folder: Path  # where relative paths begin
     values: dict[str, Any] = field(repr=False)
 
     def error(self, problem: str) -> AccessError:
-        """Return an error with the place before the problem."""
         return AccessError(f"{self.place}: {problem}")
 
     @contextlib.contextmanager
@@ -67,7 +61,6 @@ class Entry:
             raise self.error(f"{key}: {one_line(str(error))}") from None
 
     def text(self, key: str) -> str:
-        """Return a text; empty if the key is absent."""
         return self.get(key, str, "")
 
     def data(self, key: str) -> bytes:
@@ -78,22 +71,14 @@ class Entry:
             return file.read_bytes() if path else base64.b64decode("".join(encoded.split()), validate=True)
 
 
-class KubeConfig:
+class KubeConfig(Access):
     """Access by a kubeconfig, which is read and used as by kubectl; AccessError if that is not possible."""
-
-    server: str
-    """The cluster's address."""
-    route: Route
-    """The cluster's proxy or that of the environment, its `tls-server-name`, and what is not sent."""
-    _context: Entry
-    _trust: ssl.SSLContext
-    _headers: Headers
 
     def __init__(self, where: str, context: str | None) -> None:
         """Set the files in the form of `$KUBECONFIG` and the context; `load` logs in, too."""
-        self._where = where
-        self._chosen = context
+        self._where, self._chosen = where, context
         self._renewal = asyncio.Lock()
+        self._headers: Headers = ()
 
     @classmethod
     async def load(cls, path: str | None = None, context: str | None = None) -> "KubeConfig":
@@ -105,24 +90,20 @@ class KubeConfig:
     @property
     def namespace(self) -> str:
         """The context's namespace, else `default`; raises AccessError if it is no name of a namespace."""
-        name = self._context.text("namespace") or "default"
+        name = self._entry.text("namespace") or "default"
         if not is_dns_label(name):
-            raise self._context.error(f"namespace: {quoted(name)} is not the name of a namespace")
+            raise self._entry.error(f"namespace: {quoted(name)} is not the name of a namespace")
         return name
 
-    def trust(self) -> ssl.SSLContext:
-        """Return a TLS context with the kubeconfig's CA and client certificate."""
-        return self._trust
-
     async def headers(self, *, refused: Headers | None = None) -> Headers:
-        """Return the token and the impersonation; no token if a client certificate authenticates the caller.
+        """Return the token; none if a client certificate authenticates the caller.
 
         Requests that are refused at the same time share one login, which may start a plugin.
         """
         if refused is not None and refused == self._headers:
-            context = self._context
+            entry = self._entry
             async with self._renewal:
-                if context is self._context:  # otherwise another request has logged in meanwhile
+                if entry is self._entry:  # otherwise another request has logged in meanwhile
                     await self._log_in()
         return self._headers
 
@@ -137,7 +118,10 @@ class KubeConfig:
             url = _split_url(server if "://" in server else f"http://{server}")  # as kubectl
             if url.username is not None:
                 raise ValueError
-        ca, headers, withheld = cluster.data("certificate-authority"), _impersonation(user), ""
+        if refused := [key for key in _REFUSED if user.values.get(key)]:
+            known = "token, tokenFile, exec and client certificates"
+            raise user.error(f"{refused[0]}: not supported; kaishare uses {known}")
+        ca = cluster.data("certificate-authority")
         with cluster.checking("certificate-authority: no certificate in PEM"):
             trust = client_context(cadata=ca.decode("ascii", errors="replace") or None)
         if cluster.get("insecure-skip-tls-verify", bool, False) and not ca:
@@ -145,35 +129,34 @@ class KubeConfig:
         hostname = cluster.text("tls-server-name") or None
         with cluster.checking("tls-server-name: not a host name"):  # each connection would fail otherwise
             trust.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname=hostname or "localhost")
+        token = withheld = ""
         if url.scheme == "https":
-            authorization, certificate, key = await _credentials(user, cluster, ca)
+            token, certificate, key = await _credentials(user, cluster, ca)
             with user.checking("client-certificate: no certificate with its unencrypted key in PEM"):
                 if certificate:
                     load_pem(trust, certificate, key)
-            headers = [("Authorization", authorization), *headers] if authorization else headers
         elif user.values:  # as kubectl, which sends no credentials without TLS
-            is_token = not user.values.keys().isdisjoint(("token", "tokenFile", "exec", "auth-provider"))
-            what = "token" if is_token else "login"
-            headers, withheld = [], f"your {what} was not sent, because the address is http://"
+            withheld = "your credentials were not sent, because the address is http://"
         proxy = _proxy(cluster, url)
-        self._context, self._trust, self._headers = chosen, trust, tuple(headers)
+        self._entry, self._context = chosen, trust
+        self._headers = (("Authorization", f"Bearer {token}"),) if token else ()
         self.server = f"{url.scheme}://{url.netloc}{url.path.rstrip('/')}"
         self.route = Route(proxy, hostname, withheld, "log in again" if user.values else "")
 
 
-def _select(where: str, context: str | None) -> tuple[Entry, Entry, Entry]:
+def _select(where: str, context: str | None) -> tuple[_Entry, _Entry, _Entry]:
     """Merge the files; return the context, its cluster and its user."""
     current = ""
-    entries: dict[str, dict[str, Entry]] = {"context": {}, "cluster": {}, "user": {}}
+    entries: dict[str, dict[str, _Entry]] = {"context": {}, "cluster": {}, "user": {}}
     paths = [os.path.expanduser(path) for path in where.split(os.pathsep) if path]  # noqa: PTH111 - never fails
     for path in [path for path in paths if os.path.exists(path)] or paths:  # noqa: PTH110 - as above
-        document = Entry(one_line(path), Path(path).parent.absolute(), _read(Path(path)))
+        document = _Entry(one_line(path), Path(path).parent.absolute(), _read(Path(path)))
         current = current or document.text("current-context")  # as of entries, the first file's counts
         for kind, known in entries.items():
             for item in document.get(f"{kind}s", list[dict[str, Any]], []):
-                entry = Entry(f"{document.place}: {kind} {quoted(item.get('name'))}", document.folder, item)
+                entry = _Entry(f"{document.place}: {kind} {quoted(item.get('name'))}", document.folder, item)
                 values = entry.get(kind, dict[str, Any], {})
-                known.setdefault(entry.text("name"), Entry(entry.place, entry.folder, values))
+                known.setdefault(entry.text("name"), _Entry(entry.place, entry.folder, values))
     context = context or current
     chosen = entries["context"].get(context)
     if chosen is None:
@@ -181,7 +164,7 @@ def _select(where: str, context: str | None) -> tuple[Entry, Entry, Entry]:
         raise AccessError(f"{one_line(where)}: {problem}; contexts: {listed(entries['context']) or 'none'}")
     cluster, user = (entries[kind].get(chosen.text(kind)) for kind in ("cluster", "user"))
     if user is None and not chosen.text("user"):
-        user = Entry(chosen.place, chosen.folder, {})
+        user = _Entry(chosen.place, chosen.folder, {})
     if cluster is None or user is None:
         kind = "user" if cluster else "cluster"
         raise chosen.error(f"no {kind} {quoted(chosen.text(kind))}")
@@ -212,7 +195,7 @@ def _split_url(url: str) -> SplitResult:
     return parts
 
 
-def _proxy(cluster: Entry, server: SplitResult) -> str | None:
+def _proxy(cluster: _Entry, server: SplitResult) -> str | None:
     """Return the URL of the cluster's proxy, else that of the environment; None to connect directly."""
     key, url = "proxy-url", cluster.text("proxy-url")
     if not url:
@@ -238,57 +221,27 @@ def _covers(entry: str, server: SplitResult) -> bool:
     return host.endswith(name.lstrip("*")) if name[0] in "*." else f".{host}".endswith(f".{name}")
 
 
-def _impersonation(user: Entry) -> list[tuple[str, str]]:
-    """Return the headers of an impersonation, in the form of client-go (transport/round_trippers.go)."""
-    headers = [("Impersonate-User", user.text("as")), ("Impersonate-Uid", user.text("as-uid"))]
-    headers += [("Impersonate-Group", group) for group in user.get("as-groups", list[str], [])]
-    for name, values in user.get("as-user-extra", dict[str, list[str]], {}).items():
-        escaped = quote(name, safe=_HEADER_NAME, errors="replace").lower()
-        headers += [(f"Impersonate-Extra-{escaped}", value) for value in values]
-    headers = [(name, value) for name, value in headers if value]
-    if headers and not user.text("as"):
-        raise user.error("as-uid, as-groups and as-user-extra need as, the user to impersonate")
-    for name, value in headers:  # HTTP/1.1 drops blanks, and the API server would see another user
-        if not value.isprintable() or value != value.strip():
-            raise user.error(f"{name}: a blank at an end, or a character that no header can carry")
-    return headers
-
-
-async def _credentials(user: Entry, cluster: Entry, ca: bytes) -> tuple[str, bytes, bytes]:
-    """Return the header Authorization, and a client certificate with its key; each may be empty."""
+async def _credentials(user: _Entry, cluster: _Entry, ca: bytes) -> tuple[str, bytes, bytes]:
+    """Return the token, and a client certificate with its key; each may be empty."""
     certificate, key = user.data("client-certificate"), user.data("client-key")
-    name, password = user.text("username"), user.text("password")
     token = user.data("tokenFile").decode(errors="replace").strip() or user.text("token")  # as client-go
-    if not token and (name or password):
-        basic = base64.b64encode(f"{name}:{password}".encode(errors="replace")).decode()
-        return f"Basic {basic}", certificate, key
-    if not token and user.values.get("auth-provider"):
-        with user.checking("auth-provider: only oidc with a valid id-token, which kubectl renews"):
-            provider = user.values["auth-provider"]
-            token = provider["config"]["id-token"] if provider["name"] == "oidc" else ""
-            claims = msgspec.json.decode(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
-            if claims.get("exp", math.inf) < time.time():
-                raise ValueError
     if not token and user.values.get("exec"):
-        plugin = Entry(f"{user.place}: exec", user.folder, user.get("exec", dict[str, Any], {}))
+        plugin = _Entry(f"{user.place}: exec", user.folder, user.get("exec", dict[str, Any], {}))
         status = await _run_plugin(plugin, cluster, ca)
         certificate = status.get("clientCertificateData", "").encode(errors="replace") or certificate
         token, key = status.get("token", ""), status.get("clientKeyData", "").encode(errors="replace") or key
     if not token.isascii() or not token.isprintable():
         raise user.error("the token is not one line of ASCII text")
-    return f"Bearer {token}" if token else "", certificate, key
+    return token, certificate, key
 
 
-async def _run_plugin(plugin: Entry, cluster: Entry, ca: bytes) -> dict[str, str]:
-    """Run a credential plugin; return the status that it printed.
-
-    The plugin asks a person on standard error, and inherits a terminal there; other errors are captured.
-    """
+async def _run_plugin(plugin: _Entry, cluster: _Entry, ca: bytes) -> dict[str, str]:
+    """Run a credential plugin; return the status that it printed. It may ask a person on standard error."""
     version, command = plugin.text("apiVersion"), plugin.text("command")
     mode = plugin.text("interactiveMode") or ("IfAvailable" if version == f"{_EXEC}/v1beta1" else "")
     if version not in (f"{_EXEC}/v1", f"{_EXEC}/v1beta1") or mode not in ("Never", "IfAvailable", "Always"):
         raise plugin.error(f"apiVersion {quoted(version)}, interactiveMode {quoted(mode)}: not supported")
-    has_input, has_errors = (stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
+    has_input = sys.stdin is not None and sys.stdin.isatty()
     if mode == "Always" and not has_input:
         raise plugin.error("interactiveMode: Always needs a terminal as standard input")
     spec: dict[str, Any] = {"interactive": mode != "Never" and has_input}
@@ -296,26 +249,21 @@ async def _run_plugin(plugin: Entry, cluster: Entry, ca: bytes) -> dict[str, str
         same = ("server", "tls-server-name", "insecure-skip-tls-verify", "proxy-url")
         spec["cluster"] = {key: value for key, value in cluster.values.items() if key in same and value}
         spec["cluster"] |= {"certificate-authority-data": base64.b64encode(ca).decode()} if ca else {}
-        for extension in cluster.get("extensions", list[dict[str, Any]], []):
-            if extension.get("name") == f"{_EXEC}/exec":
-                spec["cluster"]["config"] = extension.get("extension")
-    info = {"apiVersion": version, "kind": "ExecCredential", "spec": spec}
-    place = Entry(f"{plugin.place}: {one_line(command) or 'no command'}", plugin.folder, {})
+    place = _Entry(f"{plugin.place}: {one_line(command) or 'no command'}", plugin.folder, {})
     with place.checking(one_line(plugin.text("installHint")) or "cannot be started"):
+        info = msgspec.json.encode({"apiVersion": version, "kind": "ExecCredential", "spec": spec}).decode()
         entries = plugin.get("env", list[dict[str, str]], [])
         variables = {entry["name"]: entry.get("value", "") for entry in entries}
         process = await asyncio.create_subprocess_exec(
             str(plugin.folder / command) if os.sep in command else command,
             *plugin.get("args", list[str], []),
-            env={**os.environ, **variables, "KUBERNETES_EXEC_INFO": json.dumps(info, default=str)},
+            env={**os.environ, **variables, "KUBERNETES_EXEC_INFO": info},
             stdin=None if spec["interactive"] else DEVNULL,
             stdout=PIPE,
-            stderr=None if has_errors else PIPE,
         )
-    output, errors = await process.communicate()
+    output, _ = await process.communicate()
     if process.returncode:
-        message = one_line((errors or b"")[-LONGEST_LINE + 1 :].decode(errors="replace"))
-        raise place.error(f"exit status {process.returncode}: {message}".removesuffix(": "))
+        raise place.error(f"exit status {process.returncode}")
     with place.checking(f"its output is no ExecCredential of {version} with a token or a certificate"):
         credential = msgspec.json.decode(output)
         status = {key: value for key, value in credential["status"].items() if value}

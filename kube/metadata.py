@@ -13,29 +13,21 @@ Time = Annotated[datetime, Meta(tz=True)]
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 """Media type of a list without spec and status."""
 
-NAME_LABEL: Final = "kubernetes.io/metadata.name"
-"""Label of each namespace with its name."""
-
-
-def resource_path(group: str, version: str, resource: str, namespace: str = "") -> str:
-    """Return the path of the list of a kind's objects, in one namespace or in all."""
-    root = f"/apis/{group}/{version}" if group else f"/api/{version}"
-    return f"{root}/namespaces/{namespace}/{resource}" if namespace else f"{root}/{resource}"
+NAME_LABEL: Final = "kubernetes.io/metadata.name"  # of each namespace, with its name
 
 
 class ObjectMeta(Struct, frozen=True, rename="camel"):
     """`metadata` of an object: what identifies it. Services decode no more of it than they need."""
 
     name: str
-    namespace: str = ""
-    """Empty for an object that is not namespaced."""
+    namespace: str = ""  # empty for an object that is not namespaced
 
 
 class VersionedMeta(ObjectMeta, frozen=True):
-    """`metadata` of an object that is read to be patched."""
+    """`metadata` that tells the object from another one, or from another version, of its name."""
 
-    resource_version: str = ""
-    """Precondition of the patch; empty if the API server sent none."""
+    uid: str = ""
+    resource_version: str = ""  # precondition of a patch; empty if the API server sent none
 
 
 class Requirement(Struct, frozen=True):
@@ -43,7 +35,7 @@ class Requirement(Struct, frozen=True):
 
     key: str
     operator: str
-    values: list[str] | None = None
+    values: frozenset[str] | None = None
 
     def __str__(self) -> str:
         values = f" [{', '.join(sorted(self.values))}]" if self.values else ""
@@ -54,14 +46,14 @@ class Requirement(Struct, frozen=True):
         """The requirement in the form of `kubectl get -l`."""
         if self.operator in ("Exists", "DoesNotExist"):
             return f"{'' if self.operator == 'Exists' else '!'}{self.key}"
-        return f"{self.key} {self.operator.lower()} ({','.join(self.values or ())})"
+        return f"{self.key} {self.operator.lower()} ({','.join(sorted(self.values or ()))})"
 
     def holds(self, labels: Mapping[str, str]) -> bool:
         """Whether labels meet the requirement, as in `k8s.io/apimachinery/pkg/labels`.
 
         NotIn also holds for labels without the key. Gt and Lt are of node affinities only.
         """
-        values = self.values or []
+        values = self.values or frozenset()
         match self.operator:
             case "In":
                 return labels.get(self.key) in values
@@ -69,7 +61,7 @@ class Requirement(Struct, frozen=True):
                 return labels.get(self.key) not in values
             case "Gt" | "Lt":
                 try:
-                    actual, limit = int(labels.get(self.key, "")), int((values or [""])[0])
+                    actual, limit = int(labels.get(self.key, "")), int(next(iter(values), ""))
                 except ValueError:
                     return False
                 return actual > limit if self.operator == "Gt" else actual < limit
@@ -85,7 +77,9 @@ class LabelSelector(Struct, frozen=True):
     @property
     def all_requirements(self) -> list[Requirement]:
         """All requirements; those of matchLabels come first, with the operator In."""
-        from_labels = [Requirement(key, "In", [value]) for key, value in (self.labels or {}).items()]
+        from_labels = (
+            Requirement(key, "In", frozenset({value})) for key, value in (self.labels or {}).items()
+        )
         return [*from_labels, *(self.expressions or ())]
 
     @property
@@ -95,21 +89,19 @@ class LabelSelector(Struct, frozen=True):
         return ",".join([*labels, *(line.query for line in self.expressions or ())])
 
     @property
-    def requirements(self) -> frozenset[tuple[str, str, tuple[str, ...]]]:
-        """All requirements as a set, so that two selectors can be compared regardless of order."""
-        return frozenset(map(_comparable, self.all_requirements))
+    def requirements(self) -> frozenset[Requirement]:
+        """All requirements, so that two selectors can be compared regardless of order."""
+        return frozenset(self.all_requirements)
 
     @property
     def excluded_namespaces(self) -> frozenset[str]:
         """The namespaces that the selector excludes by name."""
-        lines = (
-            line for line in self.expressions or () if (line.key, line.operator) == (NAME_LABEL, "NotIn")
-        )
+        lines = (each for each in self.requirements if (each.key, each.operator) == (NAME_LABEL, "NotIn"))
         return frozenset(name for line in lines for name in line.values or ())
 
     def beyond(self, other: "LabelSelector") -> list[Requirement]:
         """Return the requirements that the other selector lacks."""
-        return [line for line in self.all_requirements if _comparable(line) not in other.requirements]
+        return [line for line in self.all_requirements if line not in other.requirements]
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether the selector selects an object with these labels."""
@@ -118,10 +110,6 @@ class LabelSelector(Struct, frozen=True):
     def unmet(self, labels: Mapping[str, str]) -> list[Requirement]:
         """Return the requirements that labels do not meet."""
         return [line for line in self.all_requirements if not line.holds(labels)]
-
-
-def _comparable(requirement: Requirement) -> tuple[str, str, tuple[str, ...]]:
-    return requirement.key, requirement.operator, tuple(sorted(requirement.values or ()))
 
 
 EVERYTHING: Final = LabelSelector()

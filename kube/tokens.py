@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Final, Generic, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -23,23 +23,10 @@ from service.backoff import TokenBucket
 from service.http.authentication import AccessRefusal, BearerToken
 from service.text import one_line
 
-OWN_REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_AUTHORIZATION: Final = "/apis/authorization.k8s.io/v1"
 AUTHENTICATION_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
-ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-_KINDS: Final = {
-    OWN_REVIEWS: "SelfSubjectAccessReview",
-    AUTHENTICATION_REVIEWS: "TokenReview",
-    ACCESS_REVIEWS: "SubjectAccessReview",
-}
-
-
-class AccessStatus(Struct):
-    """The API server's answer about one right."""
-
-    allowed: bool = False
-    denied: bool = False
-    reason: str = ""
-    error: str = msgspec.field(name="evaluationError", default="")
+ACCESS_REVIEWS: Final = f"{_AUTHORIZATION}/subjectaccessreviews"
+_KINDS: Final = {AUTHENTICATION_REVIEWS: "TokenReview", ACCESS_REVIEWS: "SubjectAccessReview"}
 
 
 class _User(Struct):
@@ -49,66 +36,48 @@ class _User(Struct):
     extra: Mapping[str, Sequence[str]] = {}
 
 
-class _TokenStatus(Struct):
+class ReviewStatus(Struct):
+    """The API server's answer about one right, or about one token."""
+
+    allowed: bool = False
+    denied: bool = False
+    error: str = msgspec.field(name="evaluationError", default="")
     authenticated: bool = False
     user: _User | None = None
     audiences: Sequence[str] = ()
 
 
-KeyT = TypeVar("KeyT")
-ValueT = TypeVar("ValueT")
+class _Review(Struct):
+    status: ReviewStatus
 
 
-class _Review(Struct, Generic[ValueT]):
-    status: ValueT
+_decoder = msgspec.json.Decoder(_Review)
 
 
-_token_review = msgspec.json.Decoder(_Review[_TokenStatus])
-_access_review = msgspec.json.Decoder(_Review[AccessStatus])
-
-
-async def _review(
-    client: KubeClient,
-    path: str,
-    spec: object,
-    decoder: msgspec.json.Decoder[_Review[ValueT]],
-    seconds: float,
-) -> ValueT:
+async def _review(client: KubeClient, path: str, spec: object, seconds: float) -> ReviewStatus:
     """Create a review, which the API server answers with its status. Raises as `KubeClient.request`."""
-    kind, version = _KINDS[path], path.removeprefix("/apis/").rpartition("/")[0]
+    kind, version = _KINDS.get(path, "SelfSubjectAccessReview"), path.split("/", 2)[2].rpartition("/")[0]
     body = msgspec.json.encode({"apiVersion": version, "kind": kind, "spec": spec})
     answer = await client.request("POST", path, body=body, seconds=seconds)
     expect_kind(answer, kind, f"POST {path}")
-    return decode_answer(decoder, answer, f"POST {path}", expected=kind).status
+    return decode_answer(_decoder, answer, f"POST {path}", expected=kind).status
 
 
 async def review_right(
-    client: KubeClient,
-    *,
-    verb: str,
-    resource: str,
-    group: str = "",
-    subresource: str = "",
-    namespace: str = "",
-) -> AccessStatus:
-    """Ask whether the caller has a right, in all namespaces by default; raises as `KubeClient.request`."""
-    attributes = {"verb": verb, "resource": resource, "group": group}
-    attributes |= {"subresource": subresource} if subresource else {}
-    attributes |= {"namespace": namespace} if namespace else {}
+    client: KubeClient, *, verb: str, resource: str, group: str = "", subresource: str = ""
+) -> ReviewStatus:
+    """Ask whether the caller has a right in all namespaces; raises as `KubeClient.request`."""
+    attributes = {"verb": verb, "resource": resource, "group": group, "subresource": subresource}
     spec = {"resourceAttributes": attributes}
-    return await _review(client, OWN_REVIEWS, spec, _access_review, 10.0)
+    return await _review(client, f"{_AUTHORIZATION}/selfsubjectaccessreviews", spec, 10.0)
 
 
 ALLOWED_SECONDS: Final = 60.0
 """Time for which a right is not asked for again. A revoked token or role is in force after that time."""
-REFUSED_SECONDS: Final = 10.0
-"""Time for which a refusal is not asked for again."""
-CHECK_SECONDS: Final = 5.0
-"""Longest time for all reviews of one check."""
-MOST_ALLOWED: Final = 128
-"""Allowed pairs of token and path that are remembered."""
+REFUSED_SECONDS: Final = 10.0  # time for which a refusal is not asked for again
+CHECK_SECONDS: Final = 5.0  # longest time for all reviews of one check
+MOST_ALLOWED: Final = 128  # allowed pairs of token and path that are remembered
 MOST_REFUSED: Final = 1024
-"""Refused pairs of token and path that are remembered."""
 MOST_USER_BYTES: Final = 32 * 1024
 """Longest description of a user (name, groups, extra) that is passed on to the API server."""
 
@@ -130,19 +99,16 @@ UNKNOWN_LIMITS: Final = ReviewLimits(most_waiting=16, concurrent=2, per_second=2
 """Limits for all other tokens, which any client can invent."""
 CLIENT_LIMITS: Final = ReviewLimits(most_waiting=12, concurrent=1, per_second=0.2, burst=10)
 """Limits for such tokens of one client's address, so that one client cannot use up the limits of all."""
-MOST_CLIENTS: Final = 256
-"""Addresses of clients whose limits are remembered."""
-
-_TOKEN_START: Final = 8
-"""Characters by which a token is recognised in an error; shorter tokens are no secrets."""
-
+MOST_CLIENTS: Final = 256  # addresses of clients whose limits are remembered
+_TOKEN_START: Final = 8  # characters by which an error's token is recognised; shorter ones are no secrets
 _BUSY: Final = AccessRefusal(status=503, problem="too many tokens to check; try again in a few seconds")
-
 VIEW: Final = {"group": "kaishare.dev", "resource": "shares", "verb": "get"}
 """The right to the figures of a namespace, of a resource that no server serves."""
 
 _Key = tuple[bytes, bool, str, str]
 """Hash of a token, whether it must be for this service alone, a path, and a namespace or nothing."""
+KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
 
 
 def right_url(path: str) -> str:
@@ -160,10 +126,8 @@ class _Lane:
 
     def __init__(self, limits: ReviewLimits, clock: Callable[[], float]) -> None:
         self.most_waiting = limits.most_waiting
-        self.waiting = 0
-        """Number of requests that wait for a check."""
-        self.concurrent = asyncio.Semaphore(limits.concurrent)
-        """Held during a check."""
+        self.waiting = 0  # requests that wait for a check
+        self.concurrent = asyncio.Semaphore(limits.concurrent)  # held during a check
         self.checks = TokenBucket(per_second=limits.per_second, burst=limits.burst, clock=clock)
 
 
@@ -187,8 +151,7 @@ class TokenAuthorizer:
         self._checks: dict[_Key, asyncio.Task[AccessRefusal | None]] = {}
         """Checks in flight; all requests with the same key wait for the same one."""
         self._known, self._unknown = _Lane(KNOWN_LIMITS, clock), _Lane(UNKNOWN_LIMITS, clock)
-        self._clients: OrderedDict[str, _Lane] = OrderedDict()
-        """Lanes of unknown tokens by the client's address."""
+        self._clients: OrderedDict[str, _Lane] = OrderedDict()  # of unknown tokens, by address
 
     async def refusal(
         self, token: BearerToken, path: str, client: str, namespace: str = ""
@@ -256,14 +219,11 @@ class TokenAuthorizer:
             problem = f"the token's user has more than {MOST_USER_BYTES} bytes of groups"
             return AccessRefusal(status=403, problem=problem, user=name)
         identity = {"user": user.username, "uid": user.uid, "groups": user.groups, "extra": user.extra}
-        rights: list[dict[str, object]] = [
-            {"nonResourceAttributes": {"path": right_url(path), "verb": "get"}}
-        ]
+        rights = [{"nonResourceAttributes": {"path": right_url(path), "verb": "get"}}]
         if namespace:
             rights.insert(0, {"resourceAttributes": {**VIEW, "namespace": namespace}})
         for right in rights:
-            spec = identity | right
-            status = await _review(self._client, ACCESS_REVIEWS, spec, _access_review, CHECK_SECONDS)
+            status = await _review(self._client, ACCESS_REVIEWS, identity | right, CHECK_SECONDS)
             if status.allowed and not status.denied:
                 return None
         problem = f'the user may not get the nonResourceURL "{right_url(path)}"; a ClusterRole can allow it'
@@ -273,15 +233,12 @@ class TokenAuthorizer:
 
     async def _user(self, token: str, audience: str | None = None) -> _User | None:
         """Return the user of a token; None if it is not valid for the audience, by default the API server."""
-        spec: dict[str, object] = {"token": token}
-        if audience is not None:
-            spec["audiences"] = [audience]
-        status = await _review(self._client, AUTHENTICATION_REVIEWS, spec, _token_review, CHECK_SECONDS)
+        spec = {"token": token} | ({} if audience is None else {"audiences": [audience]})
+        status = await _review(self._client, AUTHENTICATION_REVIEWS, spec, CHECK_SECONDS)
         # The list is empty if the authenticator knows no audiences; the token is then for the API server.
         is_for_audience = audience is None or audience in status.audiences
-        if not status.authenticated or not is_for_audience or status.user is None:
-            return None
-        return status.user if status.user.username else None
+        is_valid = status.authenticated and is_for_audience and status.user and status.user.username
+        return status.user if is_valid else None
 
 
 def _without_token(text: str, token: str) -> str:

@@ -1,21 +1,18 @@
 """Keeps a local copy of objects in sync with the API server: reads the whole state, then follows changes.
 
-The whole state arrives as the initial events of a watch (the watch-list API, on by default since Kubernetes
-1.34), or as one list from the API server's cache. Objects are decoded one by one, so that memory holds only
-the decoded objects and one raw object.
-
-The watch recovers from expired resourceVersions (410), expired tokens, errors that are not JSON, streams that
-close at once or fall silent, and long outages. Of an object that cannot be decoded, the last readable version
-stays.
+The whole state arrives as one list from the API server's cache. Objects are decoded one by one, so that
+memory holds only the decoded objects and one raw object; of one that cannot be decoded, the last readable
+version stays. The watch recovers from expired resourceVersions (410), expired tokens, errors that are not
+JSON, streams that close at once or fall silent, and long outages.
 """
 
 import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -28,39 +25,31 @@ from service.json_depth import decode_deep, shallow_object
 from service.tasks import LoopYield
 from service.text import MALFORMED, one_line
 
-_TYPES: Final = frozenset({"ADDED", "MODIFIED", "DELETED", "BOOKMARK"})
-_INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
-"""Annotation of the bookmark after the initial events (Kubernetes 1.36.3 apimachinery/pkg/apis/meta/v1)."""
 
-
-class ObjectMetadata(Struct):
-    """The metadata of an object that a watch needs; a bookmark has no name."""
-
-    name: str = ""
+class _Metadata(Struct):
+    name: str = ""  # a bookmark has none
     namespace: str = ""
     resourceVersion: str = ""
-    annotations: Raw = Raw()
 
 
 class _Object(Struct):
-    metadata: ObjectMetadata
+    metadata: _Metadata
 
 
 class _Event(Struct):
-    type: str
+    type: Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"]
     object: Raw
 
 
 _event = msgspec.json.Decoder(_Event)
 _object = msgspec.json.Decoder(_Object)
-_annotations = msgspec.json.Decoder(dict[str, str])
 
 
 class UnreadableObject(Exception):
     """An object of a list or of a watch cannot be decoded; the message is one line with the reason."""
 
 
-def read_event(line: bytes, request_line: str) -> tuple[str, ObjectMetadata, bytes]:
+def read_event(line: bytes, request_line: str) -> tuple[str, _Metadata, bytes]:
     """Return type, metadata and object of a line. An object that is too deep for a decoder is shortened.
 
     ApiError for an error of the API server, Unreachable for another line without an event, UnreadableObject
@@ -72,17 +61,12 @@ def read_event(line: bytes, request_line: str) -> tuple[str, ObjectMetadata, byt
         raise Unreachable(f"{request_line}: not an event: {one_line(str(error))}") from None
     if event.type == "ERROR":
         raise status_error(event.object, request_line)
-    if event.type not in _TYPES:
-        raise Unreachable(f"{request_line}: not an event: unknown type {one_line(event.type)}")
     item = shallow_object(event.object)
-    return event.type, read_metadata(item, request_line, event.type == "BOOKMARK"), item
+    return event.type, _read_metadata(item, request_line, event.type == "BOOKMARK"), item
 
 
-def read_metadata(item: bytes, request_line: str, is_bookmark: bool = False) -> ObjectMetadata:
-    """Decode an object's metadata; raise UnreadableObject if the bytes are not an object with a name.
-
-    A bookmark may lack the name.
-    """
+def _read_metadata(item: bytes, request_line: str, is_bookmark: bool = False) -> _Metadata:
+    """Decode an object's metadata; raise UnreadableObject without a name, which only a bookmark may lack."""
     try:
         metadata = _object.decode(item).metadata
     except MALFORMED as error:
@@ -92,31 +76,16 @@ def read_metadata(item: bytes, request_line: str, is_bookmark: bool = False) -> 
     return metadata
 
 
-def _ends_initial_events(bookmark: ObjectMetadata) -> bool:
-    try:
-        return _annotations.decode(bookmark.annotations).get(_INITIAL_EVENTS_END) == "true"
-    except MALFORMED:
-        return False
-
-
 T = TypeVar("T")
-Key = tuple[str, str]
-"""Namespace and name."""
+Key = tuple[str, str]  # namespace and name
 
 _GONE: Final = 410
 _NOT_SERVED: Final = 404
 _TOO_NEW: Final = 504
 """Status for a version that no server has yet, as after a restore from a backup (among other causes)."""
-_NO_WATCH_LIST: Final = frozenset({400, 422})
-"""Statuses of an API server without the watch-list API; Kubernetes 1.36.3 without the gate answers 422."""
-_LIST_INSTEAD_SECONDS: Final = 600.0
-"""Time for which lists are used after the watch-list API failed; the API server may be upgraded meanwhile."""
-_WHOLE_WATCH: Final = 0.9
-"""Fraction of a watch's time after which its end counts as the API server's timeout."""
-_REFUSED: Final = frozenset({"403", "404"})
-"""Causes that only an administrator can remove: a missing right, or an API that is not served."""
-_USUAL: Final = frozenset({"closed", "gone", "silent"})
-"""Normal causes for the end of a watch, unless they repeat at once."""
+_WHOLE_WATCH: Final = 0.9  # part of a watch's time after which its end counts as the API server's timeout
+_REFUSED: Final = frozenset({"403", "404"})  # causes that only an administrator can remove
+_USUAL: Final = frozenset({"closed", "gone", "silent"})  # usual ends of a watch, unless they repeat at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,20 +94,14 @@ class WatchTiming:
 
     watch: int = 40
     """Least duration of one watch. It is short, because each new watch proves contact within 60 s."""
-    spread: int = 0
-    """Largest random addition to `watch`; it keeps apart the watches of clients that started together."""
+    spread: int = 0  # largest random addition to `watch`; clients that started together drift apart
     silence: float = float("inf")
     """Silence after which a watch is renewed at its version; bookmarks, about one a minute, end a silence."""
-    initial: float = 30.0
-    """Maximum duration of the initial events."""
-    grace: float = 8.0
-    """Time by which a stream may exceed the duration of its watch."""
+    grace: float = 8.0  # by which a stream may exceed the duration of its watch
     first_pause: float = 0.5
     longest_pause: float = 30.0
-    longest_refused: float = 0.0
-    """Longest pause after 403 or 404, if it is longer than `longest_pause`."""
-    healthy_after: float = 5.0
-    """Minimum duration of a successful stream."""
+    longest_refused: float = 0.0  # longest pause after 403 or 404, if it is longer than `longest_pause`
+    healthy_after: float = 5.0  # least duration of a successful stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,15 +111,7 @@ class Resource:
     name: str
     path: str
     params: Mapping[str, str] = field(default_factory=dict)
-    accept: str = "application/json"
-    """Media type; `kube.kinds.METADATA_ONLY` omits spec and status."""
-
-
-@dataclass(frozen=True, slots=True)
-class _End:
-    cause: str
-    problem: str
-    retry_after: float = 0.0
+    accept: str = "application/json"  # media type; `kube.metadata.METADATA_ONLY` omits spec and status
 
 
 class Watch(Generic[T]):
@@ -185,10 +140,7 @@ class Watch(Generic[T]):
         self.resource = resource
         self.restarts: Counter[str] = Counter()
         """Number of restarts: `closed`, `silent`, `gone`, `unreachable`, `credentials` or a status."""
-        self.unreadable = 0
-        """Number of objects that were skipped, because not even their names could be decoded."""
-        self._skipped = 0
-        """The same, since the last whole state began."""
+        self.unreadable = 0  # objects that were skipped, because not even their names could be decoded
         self.objects: dict[Key, T] = {}
         self.states_read = 0
         """How often the whole state was read. Between two times, changes may have been missed."""
@@ -208,14 +160,11 @@ class Watch(Generic[T]):
         self._loop_yield = LoopYield()
         self._contact_at: float | None = None
         self._opened_at: float | None = None
-        self._resource_version = ""
-        """resourceVersion at which the next watch begins; empty to read the whole state first."""
-        self._not_older_than = "0"
-        """Minimum resourceVersion of a list; 0 for any, empty to let the server read from etcd."""
-        self._resource_version_at = -float("inf")
-        """Time of the last version, in a list, an event or a bookmark, on the monotonic clock."""
-        self._lists_instead_until = -float("inf")
-        """Time until which the whole state is read by lists, on the monotonic clock."""
+        self._resource_version = ""  # at which the next watch begins; empty to read the whole state first
+        self._not_older_than = (
+            "0"  # least version of a list; 0 for any, empty to let the server read from etcd
+        )
+        self._resource_version_at = -float("inf")  # when the last version came, on the monotonic clock
 
     @property
     def is_synced(self) -> bool:
@@ -225,8 +174,8 @@ class Watch(Generic[T]):
     def seconds_since_contact(self) -> float:
         """Return the time since the last message about the resource; infinite before the first.
 
-        A stream that stays open for `healthy_after` counts, and each event. Errors say nothing about the
-        objects and do not count, nor do incomplete initial events, before whose end no object changes.
+        A whole list counts, a stream that stays open for `healthy_after`, and each event. Errors say nothing
+        about the objects and do not count.
         """
         return float("inf") if self._contact_at is None else self._clock() - self._contact_at
 
@@ -239,22 +188,22 @@ class Watch(Generic[T]):
         previous_cause = ""
         while True:
             self._opened_at = None
-            end = await self._once()
-            self.restarts[end.cause] += 1
+            cause, problem, retry_after = await self._once()
+            self.restarts[cause] += 1
             duration = 0.0 if self._opened_at is None else self._clock() - self._opened_at
             is_healthy = duration >= timing.healthy_after
-            is_usual = end.cause in _USUAL and (is_healthy or end.cause != previous_cause)
-            previous_cause = end.cause
+            is_usual = cause in _USUAL and (is_healthy or cause != previous_cause)
+            previous_cause = cause
             if is_healthy:
                 pauses.reset()
                 refused_pauses.reset()
             if not is_usual:
-                self._report(end.problem, end.cause)
+                self._report(problem, cause)
             elif is_healthy:
                 self._report("")
                 continue
-            backoff = refused_pauses if end.cause in _REFUSED else pauses
-            await asyncio.sleep(backoff.step(at_least=end.retry_after))
+            backoff = refused_pauses if cause in _REFUSED else pauses
+            await asyncio.sleep(backoff.step(at_least=retry_after))
 
     def _report(self, problem: str, cause: str = "") -> None:
         self.cause = cause
@@ -262,54 +211,33 @@ class Watch(Generic[T]):
             self.problem = problem
             self._on_trouble(problem)
 
-    async def _once(self) -> _End:
-        """Read the whole state if necessary, and follow changes until the stream ends."""
+    async def _once(self) -> tuple[str, str, float]:
+        """Read the whole state if necessary, and follow changes; return cause, line and wait at the end."""
         try:
-            await self._follow()
+            if not self._resource_version:
+                await self._list()
+            await self._watch()
         except ApiError as error:
             if error.status in (_GONE, _TOO_NEW) and not self._resource_version:
                 self._not_older_than = ""
             if error.status == _GONE:
                 self._resource_version = ""
-                return _End("gone", str(error))
+                return "gone", str(error), 0.0
             if error.status == _NOT_SERVED:
                 self.last_contact = None
-            return _End(str(error.status or "error"), str(error), error.retry_after or 0.0)
+            return str(error.status or "error"), str(error), error.retry_after or 0.0
         except Silent as error:
             # Only a dead connection is silent longer than the API server keeps the watch open.
             is_renewed = self._opened_at is not None and self._timing.silence < self._timing.watch
-            return _End("silent" if is_renewed else "unreachable", str(error))
-        except Unreachable as error:
-            return _End("unreachable", str(error))
-        except AccessError as error:
-            return _End("credentials", str(error))
-        return _End("closed", f"{self._request_line}: the server closes every stream at once")
-
-    async def _follow(self) -> None:
-        if not self._resource_version and self._clock() >= self._lists_instead_until:
-            try:
-                await self._watch()
-            except ApiError as error:
-                if self._resource_version or error.status not in _NO_WATCH_LIST:
-                    raise
-                self._list_instead()
-            except Silent:
-                if not self._resource_version:
-                    self._list_instead()
-                raise
-            else:
-                return
-        if not self._resource_version:
-            await self._list()
-        await self._watch()
-
-    def _list_instead(self) -> None:
-        self._lists_instead_until = self._clock() + _LIST_INSTEAD_SECONDS
+            return "silent" if is_renewed else "unreachable", str(error), 0.0
+        except (Unreachable, AccessError) as error:
+            return "unreachable" if isinstance(error, Unreachable) else "credentials", str(error), 0.0
+        return "closed", f"{self._request_line}: the server closes every stream at once", 0.0
 
     async def _list(self) -> None:
-        """Read the whole state by a list."""
+        """Read the whole state by a list; the known objects stay until it is complete."""
         objects: dict[Key, T] = {}
-        self._skipped = 0
+        unreadable = self.unreadable
         params = dict(self.resource.params)
         if self._not_older_than:
             params |= {"resourceVersion": self._not_older_than, "resourceVersionMatch": "NotOlderThan"}
@@ -318,16 +246,22 @@ class Watch(Generic[T]):
         ) as listed:
             async for item in listed:
                 try:
-                    metadata = read_metadata(item, self._request_line)
+                    metadata = _read_metadata(item, self._request_line)
                 except UnreadableObject as error:
                     self._skip(error)
                 else:
                     self._put(objects, metadata, item)
-        self._replace(objects, listed.resource_version)
+        if not objects and self.unreadable > unreadable:  # such an answer does not come from an API server
+            raise Unreachable(f"{self._request_line}: not a list: no object can be decoded")
+        self.objects = objects
+        self._resource_version = self._not_older_than = listed.resource_version
+        self._resource_version_at = self._clock()
+        self.states_read += 1
+        self._on_change(objects)
         self._record_contact()
 
     async def _watch(self) -> None:
-        """Watch from the known version; without one, read the whole state as initial events first."""
+        """Watch from the known version."""
         timing = self._timing
         seconds = timing.watch + random.randint(0, timing.spread)  # noqa: S311 - spreads load, no secret
         params = {
@@ -335,23 +269,14 @@ class Watch(Generic[T]):
             "watch": "1",
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(seconds),
+            "resourceVersion": self._resource_version,
         }
-        if self._resource_version:
-            params["resourceVersion"] = self._resource_version
-        else:
-            # Without a version the API server asks etcd for the newest one, and serves it from its cache.
-            params |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
-            if self.is_synced and self._not_older_than:
-                params["resourceVersion"] = self._not_older_than
         async with self._client.lines(
             self.resource.path,
             params=params,
             accept=self.resource.accept.replace("List;", ";"),
             idle_seconds=min(seconds + timing.grace, timing.silence),
         ) as batches:
-            if not self._resource_version:
-                await self._take_initial(batches)
-                self._record_contact()
             self._opened_at = self._clock()
             healthy = asyncio.get_running_loop().call_later(timing.healthy_after, self._stays_open)
             try:
@@ -379,30 +304,8 @@ class Watch(Generic[T]):
         if self._clock() - self._resource_version_at >= self._timing.watch * _WHOLE_WATCH:
             self._resource_version = ""
 
-    async def _take_initial(self, batches: AsyncIterator[list[bytes]]) -> None:
-        """Process initial events until the whole state is complete; the known objects stay until then.
-
-        After any failure the next attempt uses a list, which may take longer and may be older.
-        """
-        objects: dict[Key, T] = {}
-        self._skipped = 0
-        try:
-            async with asyncio.timeout(self._timing.initial):
-                async for batch in batches:
-                    await self._take(batch, objects)
-                    if self._resource_version:
-                        return
-        except TimeoutError:
-            raise Unreachable(
-                f"{self._request_line}: the initial events did not end within {self._timing.initial:g} s"
-            ) from None
-        finally:
-            if not self._resource_version:
-                self._list_instead()
-        raise Unreachable(f"{self._request_line}: the stream ended within the initial events")
-
-    async def _take(self, lines: list[bytes], initial: dict[Key, T] | None = None) -> None:
-        """Process a batch of events. Initial events complete the whole state `initial`."""
+    async def _take(self, lines: list[bytes]) -> None:
+        """Process a batch of events."""
         is_changed = False
         try:
             for line in lines:
@@ -411,25 +314,18 @@ class Watch(Generic[T]):
                 except UnreadableObject as error:
                     self._skip(error)
                     continue
-                value = None if kind == "DELETED" else item
-                if initial is not None and not self._resource_version:
-                    if kind != "BOOKMARK":
-                        self._put(initial, metadata, value)
-                    elif _ends_initial_events(metadata):
-                        self._replace(initial, metadata.resourceVersion)
-                else:
-                    if kind != "BOOKMARK":
-                        self._put(self.objects, metadata, value)
-                        is_changed = True
-                    self._resource_version = self._not_older_than = metadata.resourceVersion
-                    self._resource_version_at = self._clock()
-                    self._record_contact()
+                if kind != "BOOKMARK":
+                    self._put(self.objects, metadata, None if kind == "DELETED" else item)
+                    is_changed = True
+                self._resource_version = self._not_older_than = metadata.resourceVersion
+                self._resource_version_at = self._clock()
+                self._record_contact()
                 await self._loop_yield.maybe_yield()
         finally:
             if is_changed:
                 self._on_change(self.objects)
 
-    def _put(self, objects: dict[Key, T], metadata: ObjectMetadata, item: bytes | None) -> None:
+    def _put(self, objects: dict[Key, T], metadata: _Metadata, item: bytes | None) -> None:
         """Add or replace an object, or remove it if `item` is None; keep it if `item` cannot be decoded."""
         key = (metadata.namespace, metadata.name)
         try:
@@ -443,20 +339,8 @@ class Watch(Generic[T]):
             objects[key] = value
 
     def _skip(self, error: UnreadableObject) -> None:
-        """Count an object that cannot be decoded; its last readable state stays."""
         self.unreadable += 1
-        self._skipped += 1
         self._on_unreadable(str(error))
-
-    def _replace(self, objects: dict[Key, T], version: str) -> None:
-        """Replace the known objects by a complete new state."""
-        if not objects and self._skipped:  # such an answer does not come from an API server
-            raise Unreachable(f"{self._request_line}: not a list: no object can be decoded")
-        self.objects = objects
-        self._resource_version = self._not_older_than = version
-        self._resource_version_at = self._clock()
-        self.states_read += 1
-        self._on_change(objects)
 
     def _record_contact(self) -> None:
         self._contact_at = self._clock()

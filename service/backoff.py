@@ -10,12 +10,9 @@ Jitter = tuple[float, float]
 """Smallest and largest random factor of a wait. It keeps clients that failed together apart."""
 
 NO_JITTER: Final = (1.0, 1.0)
-JITTER_DOWN: Final = (0.5, 1.0)
-"""For a wait whose length is a maximum."""
-JITTER_AROUND: Final = (0.8, 1.2)
-"""For a wait whose length is a mean."""
-JITTER_UP: Final = (1.0, 1.2)
-"""For a wait whose length is a minimum."""
+JITTER_DOWN: Final = (0.5, 1.0)  # for a wait whose length is a maximum
+JITTER_AROUND: Final = (0.8, 1.2)  # for a wait whose length is a mean
+JITTER_UP: Final = (1.0, 1.2)  # for a wait whose length is a minimum
 
 
 def jittered(seconds: float, jitter: Jitter) -> float:

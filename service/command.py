@@ -14,22 +14,17 @@ from service.text import fold, printable, quoted
 
 T = TypeVar("T")
 
-_LONGEST_NOTE: Final = 4096
-"""Maximum length of a line on standard error, in characters."""
+_LONGEST_NOTE: Final = 4096  # maximum length of a line on standard error, in characters
 
 
 class UsageError(ValueError):
     """The command line or its input is invalid; the message is one line."""
 
 
-UNUSABLE: Final = 2
-"""Exit status for invalid input or unusable output."""
-INTERRUPTED: Final = 130
-"""Exit status after Ctrl-C."""
-DEFAULT_COLUMNS: Final = 80
-"""Width of text that is not written to a terminal."""
-LEAST_COLUMNS: Final = 40
-"""Smallest width for which text is formatted; a narrower terminal wraps it."""
+UNUSABLE: Final = 2  # exit status for invalid input or unusable output
+INTERRUPTED: Final = 130  # exit status after Ctrl-C
+DEFAULT_COLUMNS: Final = 80  # width of text that is not written to a terminal
+LEAST_COLUMNS: Final = 40  # smallest width for which text is formatted; a narrower terminal wraps it
 
 
 def run_command(name: str, run: Callable[[], int], *, unusable: tuple[type[Exception], ...] = ()) -> int:
@@ -152,8 +147,7 @@ def _discard(stream: TextIO) -> None:
     os.close(null)
 
 
-TOKENS: Final = "tokens"
-"""The value of --authentication for tokens that the API server checks."""
+TOKENS: Final = "tokens"  # the value of --authentication for tokens that the API server checks
 
 
 def add_authentication(parser: argparse.ArgumentParser) -> None:

@@ -93,8 +93,7 @@ _DEEPEST: Final = 500
 """Levels of nesting, with aliases expanded. At about 100,000 levels the C parser crashes the process."""
 _MOST_ADDED: Final = 1 << 20
 """Largest number of characters that expanded aliases add. An API server stores less than that."""
-_LONGEST_NUMBER: Final = 100
-"""Characters."""
+_LONGEST_NUMBER: Final = 100  # characters
 _LONGEST_INTEGER: Final = 20
 """Characters of an int64. Python parses integers in quadratic time, and hashes of larger ones may collide."""
 
@@ -239,8 +238,7 @@ def _children(node: Any) -> list[Any]:
     return list(node.value) if isinstance(node, yaml.SequenceNode) else []
 
 
-LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""PyYAML's fastest safe loader."""
+LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML's fastest safe loader
 
 
 class _Loader(LOADER):  # type: ignore[misc]  # the base depends on how PyYAML was built

@@ -35,8 +35,7 @@ def string_end(text: bytes | bytearray, at: int) -> int:
     return at
 
 
-DEEPEST: Final = 500
-"""Levels of objects and arrays that stay, far more than any Kubernetes schema has."""
+DEEPEST: Final = 500  # levels of objects and arrays that stay, far more than any Kubernetes schema has
 
 _MAX_RECURSION: Final = 12_000
 """Recursion limit for objects of an API server, which refuses more than 10,000 levels (Kubernetes 1.36.3).

@@ -25,12 +25,9 @@ class MalformedList(ValueError):
     """The bytes are not a Kubernetes list; the message is one line with the reason."""
 
 
-class ListMetadata(Struct, rename="camel"):
-    """The metadata of a list."""
-
+class _Metadata(Struct, rename="camel"):
     resource_version: str
-    continue_: str = msgspec.field(default="", name="continue")
-    """Token for the next page; empty for the last page."""
+    next_page: str = msgspec.field(default="", name="continue")
 
 
 class _Empty(Struct, forbid_unknown_fields=True):
@@ -39,7 +36,7 @@ class _Empty(Struct, forbid_unknown_fields=True):
 
 class _List(Struct):
     kind: str
-    metadata: ListMetadata
+    metadata: _Metadata
     items: list[_Empty] | None = None
 
 
@@ -89,15 +86,17 @@ class ListSplitter:
         if len(self._text) > LONGEST_OBJECT:
             raise MalformedList(f"an object of more than {LONGEST_OBJECT} bytes")
 
-    def finish(self) -> ListMetadata:
-        """Return the list's metadata after the last chunk; MalformedList if it is incomplete or no list."""
+    def finish(self) -> str:
+        """Return the list's resourceVersion after the last chunk; MalformedList if it is no whole list."""
         try:
             whole = _list.decode(self._text.decode())  # as text: msgspec skips strings unchecked
         except MALFORMED as error:
             raise MalformedList(one_line(str(error))) from None
         if not whole.kind.endswith("List") or not whole.metadata.resource_version:
             raise MalformedList(f"a {one_line(whole.kind)} without resourceVersion")
-        return whole.metadata
+        if whole.metadata.next_page:  # API servers split a list only for a request with a limit
+            raise MalformedList("one of several pages")
+        return whole.metadata.resource_version
 
     def _next_bracket(self) -> int:
         """Scan up to the next bracket outside strings and return it; 0 if it has not arrived yet."""

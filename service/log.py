@@ -16,13 +16,11 @@ DEBUG: Final = "debug"
 INFO: Final = "info"
 WARNING: Final = "warning"
 ERROR: Final = "error"
-LEVELS: Final = (DEBUG, INFO, WARNING, ERROR)
-"""All levels; the least severe first."""
+LEVELS: Final = (DEBUG, INFO, WARNING, ERROR)  # all levels; the least severe first
 
 LINE_BYTES: Final = 16 * 1024
 """Longest line in bytes, with its newline: containerd splits longer ones (max_container_log_line_size)."""
-TEXT_CHARACTERS: Final = 8192
-"""Longest text of a field, in characters."""
+TEXT_CHARACTERS: Final = 8192  # longest text of a field, in characters
 _ITEM_CHARACTERS: Final = 256
 _ITEMS: Final = 16
 _NAME_CHARACTERS: Final = 64

@@ -40,8 +40,7 @@ class LogWriter:
         self._queue_lines = queue_lines
         # Re-entrant lock and queue: a destructor may log while its thread is in `write`.
         self._lock = threading.RLock()
-        self._queue: SimpleQueue[bytes] = SimpleQueue()
-        """Lines, and an empty one at the end."""
+        self._queue: SimpleQueue[bytes] = SimpleQueue()  # lines, and an empty one at the end
         self._lines = 0
         self._bytes = 0
         self._is_closed = False
@@ -124,8 +123,7 @@ def _write(descriptor: int, data: bytes) -> int:
     return written
 
 
-CLOSE_SECONDS: Final = 1.0
-"""Longest wait for the last lines when the process ends."""
+CLOSE_SECONDS: Final = 1.0  # longest wait for the last lines when the process ends
 
 _STANDARD_ERROR: Final = 2
 _TEMPLATE_CHARACTERS: Final = 120

@@ -3,8 +3,7 @@
 import re
 from typing import Final
 
-LONGEST_LABEL: Final = 63
-"""Maximum length of a DNS-1123 label and of a label's value, in characters."""
+LONGEST_LABEL: Final = 63  # maximum length of a DNS-1123 label and of a label's value, in characters
 LONGEST_SUBDOMAIN: Final = 253
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")

@@ -5,8 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-AGAIN_SECONDS: Final = 5.0
-"""Pause between an error and the restart."""
+AGAIN_SECONDS: Final = 5.0  # pause between an error and the restart
 
 
 async def restart_on_error(

@@ -16,15 +16,11 @@ import msgspec
 MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Errors of msgspec for text that is not JSON, has a wrong type, is not UTF-8, or is nested too deep."""
 
-ELLIPSIS: Final = "…"
-"""Last character of a shortened text."""
-LONGEST_LINE: Final = 300
-"""Default limit of a line, in characters."""
-LONGEST_VALUE: Final = 48
-"""Default limit of a value within a sentence, in characters."""
+ELLIPSIS: Final = "…"  # last character of a shortened text
+LONGEST_LINE: Final = 300  # default limit of a line, in characters
+LONGEST_VALUE: Final = 48  # default limit of a value within a sentence, in characters
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
-_BLANKS: Final = 4
-"""Characters read for each character kept, where runs of whitespace collapse."""
+_BLANKS: Final = 4  # characters read for each character kept, where runs of whitespace collapse
 
 
 def one_line(text: str, limit: int = LONGEST_LINE) -> str:
@@ -122,10 +118,8 @@ def _printable(text: str) -> str:
     return "".join(char if char.isprintable() else " " if char.isspace() else _REPLACEMENT for char in text)
 
 
-MOST: Final = 5
-"""Largest number of names in a line."""
-MOST_LINES: Final = 10
-"""Largest number of findings of one kind."""
+MOST: Final = 5  # largest number of names in a line
+MOST_LINES: Final = 10  # largest number of findings of one kind
 
 
 def listed(names: Collection[str]) -> str:

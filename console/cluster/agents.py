@@ -33,10 +33,10 @@ from gpuagent.api_types import (
     read_answer,
     read_history,
 )
-from kube.access import AccessError, GivenAddress
+from kube.access import Access, AccessError
 from kube.answers import ApiError, Unreachable, status_error
 from kube.client import AnyResponse, KubeClient
-from kube.kinds import PODS, FullMeta, Pod, PodCondition, PodStatus
+from kube.kinds import PODS, FullMeta, Pod, PodCondition, PodStatus, text_at
 from service.command import UsageError, namespace_name, read_by
 from service.http.authentication import OWN_HEADER, is_token
 from service.names import is_dns_subdomain
@@ -348,7 +348,7 @@ class AgentAtUrl(Agents):
         return response
 
 
-def agent_address(url: str) -> GivenAddress:
+def agent_address(url: str) -> Access:
     """Read the URL of an agent, whose path is the prefix of a reverse proxy; raise UsageError if it is none.
 
     On loopback a certificate is not verified. There it has other names, and a process in the agent's place is
@@ -363,7 +363,7 @@ def agent_address(url: str) -> GivenAddress:
     with contextlib.suppress(ValueError):
         if host == "localhost" or ipaddress.ip_address(host).is_loopback:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return GivenAddress(server, context)
+    return Access(server, context)
 
 
 def _decoded(read: Callable[[bytes], _T], response: AnyResponse) -> _T:
@@ -419,7 +419,6 @@ def _proxied(pod: Pod) -> str:
     for container in pod.spec.containers or ():
         port = next((port.container_port for port in container.ports or () if port.name == "http"), None)
         if port is not None:
-            probe = container.readiness_probe
-            is_tls = probe is not None and probe.http_get is not None and probe.http_get.scheme == "HTTPS"
+            is_tls = text_at(container.readiness_probe, "httpGet", "scheme") == "HTTPS"
             return f"{'https:' if is_tls else ''}{pod.name}:{port}"
     return f"{pod.name}:{_PORT}"

@@ -21,11 +21,12 @@ from msgspec import Raw, Struct
 from console.caller import parse_url
 from console.cluster.webhook import fetch_namespaces
 from kai.keys import QUEUE_LABEL
-from kube.access import GivenAddress, client_context
+from kube.access import Access
 from kube.answers import ApiError, Unreachable
 from kube.client import AnyResponse, KubeClient
 from kube.kinds import CONFIG_MAPS, SERVICES
 from service.command import UsageError
+from service.http.tls_files import client_context
 from service.names import is_dns_label
 from service.text import MALFORMED, counted, first_few, one_line, quoted
 from webhook.settings.decision_options import NAMESPACE
@@ -158,7 +159,7 @@ class Prometheus:
             raise UsageError(f"{options.ca_file}: CA certificates: {error.strerror or error}") from None
         if options.is_insecure:
             trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
-        async with KubeClient(GivenAddress(options.url, trust)) as direct:
+        async with KubeClient(Access(options.url, trust)) as direct:
             yield cls(options, direct)
 
     @property

@@ -17,7 +17,7 @@ import msgspec
 from console.cluster.facts import NOT_READ, Listing, items
 from console.render.policy_manifests import MUTATING, NAME, VALIDATING, objects_of, settings
 from kai import keys
-from kube.kinds import AdmissionBinding, AdmissionPolicy, AdmissionPolicySpec, NamedExpression
+from kube.kinds import AdmissionBinding, AdmissionPolicy, AdmissionPolicySpec, text_at
 from kube.metadata import NAME_LABEL
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.registration.configuration_objects import Webhook
@@ -30,25 +30,24 @@ _SETTINGS: Final = tuple(settings(DecisionSettings()))  # variables of the other
 
 def digest(spec: AdmissionPolicySpec, parameters: Collection[str] = PARAMETERS) -> str:
     """Return the digest of what a policy decides, in hexadecimal, without the variables `parameters`."""
-    rules = spec.match_constraints.resource_rules or ()
+    rules, fields = (
+        spec.match_constraints.resource_rules or (),
+        ("apiGroups", "apiVersions", "operations", "resources"),
+    )
+    texts = ("expression", "message", "messageExpression")
     decided = {
-        "rules": [
-            [rule.api_groups or [], rule.api_versions or [], rule.operations or [], rule.resources or []]
-            for rule in rules
-        ],
+        "rules": [[rule.get(field) or [] for field in fields] for rule in rules],
         "conditions": _named(spec.match_conditions or ()),
         "variables": [each for each in _named(spec.variables or ()) if each[0] not in parameters],
-        "validations": [
-            [each.expression, each.message, each.message_expression] for each in spec.validations or ()
-        ],
-        "mutations": [each.json_patch.get("expression") for each in spec.mutations or ()],
+        "validations": [[each.get(field, "") for field in texts] for each in spec.validations or ()],
+        "mutations": [text_at(each, "jsonPatch", "expression") or None for each in spec.mutations or ()],
     }
     text = json.dumps(decided, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _named(expressions: Iterable[NamedExpression]) -> list[list[str]]:
-    return [[each.name, each.expression] for each in expressions]
+def _named(expressions: Iterable[Mapping[str, str]]) -> list[list[str]]:
+    return [[each.get("name", ""), each.get("expression", "")] for each in expressions]
 
 
 def reach(spec: AdmissionPolicySpec) -> tuple[Any, ...]:
@@ -57,7 +56,7 @@ def reach(spec: AdmissionPolicySpec) -> tuple[Any, ...]:
     Of two variables with one name the last counts, and the API server accepts both (seen on Kubernetes
     1.30.14 and 1.36.3). Namespaces that are excluded by name do not count.
     """
-    match, names = spec.match_constraints, [variable.name for variable in spec.variables or ()]
+    match, names = spec.match_constraints, [variable.get("name") for variable in spec.variables or ()]
     selected = match.namespace_selector.requirements
     return (
         spec.failure_policy,
@@ -66,8 +65,10 @@ def reach(spec: AdmissionPolicySpec) -> tuple[Any, ...]:
         match.match_policy,
         len(set(names)) < len(names),
         bool(match.exclude_resource_rules),
-        any(rule.resource_names or rule.scope == "Cluster" for rule in match.resource_rules or ()),
-        frozenset(line for line in selected if line[:2] != (NAME_LABEL, "NotIn")),
+        any(
+            rule.get("resourceNames") or rule.get("scope") == "Cluster" for rule in match.resource_rules or ()
+        ),
+        frozenset(line for line in selected if (line.key, line.operator) != (NAME_LABEL, "NotIn")),
         match.object_selector.requirements,
     )
 
@@ -214,7 +215,8 @@ class Guard:
     def variables(self, name: str) -> list[str]:
         """Return the expressions of a variable in the policies that have it."""
         policies = self.policies.values()
-        return [each.expression for it in policies for each in it.spec.variables or () if each.name == name]
+        variables = (each for policy in policies for each in policy.spec.variables or ())
+        return [each.get("expression", "") for each in variables if each.get("name") == name]
 
     def refuses(self, policy: str) -> bool:
         """Whether a binding of the policy denies."""

@@ -264,7 +264,7 @@ async def reach(client: KubeClient) -> tuple[CheckResult, tuple[int, int] | None
         if error.is_unauthorized:
             refused = f"{client.server} does not accept your credentials: {error.status} {error.reason}"
             return problem(refused, f"log in again; {_NOTHING_ELSE}"), None
-        if not error.is_redirect:  # other requests may still be allowed
+        if not 300 <= error.status < 400:  # other requests may still be allowed
             return ok(f"{client.server} answers (no version: {error})"), None
         answer = str(error)
     except (Unreachable, AccessError) as error:

@@ -123,7 +123,7 @@ async def _addresses_of(
         for port in endpoint_slice.ports or ()
         if port.name == port_name and port.port
         for endpoint in endpoint_slice.endpoints or ()
-        if endpoint.conditions.ready is not False and endpoint.addresses
+        if endpoint.conditions.get("ready") is not False and endpoint.addresses
     ]
     return addresses or problem(f"{title} has no ready endpoint", "look at the pods of the webhook")
 

@@ -101,7 +101,7 @@ class ClusterCalls:
         """
         if within <= 0:
             raise Unreachable("the consent expired before the eviction was recorded")
-        namespace = self.client.namespace
+        namespace, now = self.client.namespace, self.wall_clock()
         event = Event(
             name=event_name(self.node, pod.uid, uuid.uuid4().hex),
             namespace=namespace,
@@ -116,17 +116,10 @@ class ClusterCalls:
             reason=EVICTED,
             message=f"pod {pod.namespace}/{pod.name} is evicted by its namespace's over-share policy",
             annotations={EVICTED_OWNER: owner},
-        )
-        now = self.wall_clock()
-        await create_event(
-            self.client,
-            event,
-            component=COMPONENT,
-            host=self.node,
             first_at=now,
             last_at=now,
-            seconds=within,
         )
+        await create_event(self.client, event, component=COMPONENT, host=self.node, seconds=within)
 
     async def evict(self, pod: NodePod, *, within: float) -> Evicted:
         """Evict the pod; nothing is sent after `within` seconds. Never raises."""

@@ -28,8 +28,7 @@ class BearerToken:
     """The token of a request."""
 
     value: str = field(repr=False)
-    is_own: bool
-    """Whether the token must be for this service's audience alone (`OWN_HEADER`)."""
+    is_own: bool  # whether the token must be for this service's audience alone (`OWN_HEADER`)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,14 +45,11 @@ class ConnectionTable(Generic[ConnectionT]):
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         """Limits of number and time; they may be replaced."""
-        self._peers: dict[ConnectionT, str] = {}
-        """Connections and their peers."""
-        self._counts: Counter[str] = Counter()
-        """Number of connections by peer."""
+        self._peers: dict[ConnectionT, str] = {}  # connections and their peers
+        self._counts: Counter[str] = Counter()  # number of connections by peer
         self._quiet: dict[ConnectionT, float] = {}
         """Quiet connections and the start of that state; the oldest first."""
-        self._busy: dict[ConnectionT, None] = {}
-        """Busy connections in the order of their requests."""
+        self._busy: dict[ConnectionT, None] = {}  # busy connections in the order of their requests
         self._heads: dict[ConnectionT, float] = {}
         """Connections with an incomplete head, and the time of its first byte."""
         self._stalled: dict[ConnectionT, float] = {}
@@ -197,10 +194,8 @@ class HttpConnection(RequestHandler):
         self._server = server
         self._limits = limits
         self._now = loop.time
-        self._wire: asyncio.Transport | None = None
-        """The transport, also once aiohttp has begun to close it."""
-        self._body: StreamReader | None = None
-        """Body of the last request whose head is complete."""
+        self._wire: asyncio.Transport | None = None  # the transport, also once aiohttp has begun to close it
+        self._body: StreamReader | None = None  # body of the last request whose head is complete
         self._head_bytes = 0
         """Bytes of the incomplete head, without those that came together with a previous request."""
         self._ahead_bytes = 0
@@ -311,10 +306,8 @@ ACCEPTED_AT_ONCE: Final = 8
 """New connections per iteration of the event loop; more with TLS, whose handshakes wait for their turns. As
 many accepted ones and as many aborted ones may briefly hold a descriptor, beside the open connections."""
 
-_HANDSHAKE_BYTES: Final = 16 * 1024
-"""Bytes of a review that cost as much as a TLS handshake, about 0.7 ms."""
-_RETRY_SECONDS: Final = 0.2
-"""Pause before accepting again while no descriptor is free."""
+_HANDSHAKE_BYTES: Final = 16 * 1024  # bytes of a review that cost as much as a TLS handshake, about 0.7 ms
+_RETRY_SECONDS: Final = 0.2  # pause before accepting again while no descriptor is free
 _TLS_SHUTDOWN_SECONDS: Final = 1.0
 _STOP_SWEEP_SECONDS: Final = 0.02
 
@@ -345,8 +338,7 @@ class BoundedServer:
         self.refuse = refuse
         self._limits = limits
         self._log = LimitedLog(log)
-        self._tls: dict[str, Any] = {}
-        """TLS options of a connection."""
+        self._tls: dict[str, Any] = {}  # TLS options of a connection
         if context is not None:
             SSLProtocol.max_size = _TLS_BUFFER_BYTES  # of each later TLS connection of this process
             self._tls = {

@@ -7,8 +7,7 @@ from functools import lru_cache
 from itertools import count
 from typing import Final
 
-_COST: Final = 4096
-"""Cost of a turn without the bytes that it has to work on; each of them costs 1."""
+_COST: Final = 4096  # cost of a turn without the bytes that it has to work on; each of them costs 1
 _EACH_ITERATION: Final = 128 * 1024
 """Cost of the turns in one iteration of the event loop; one turn may exceed it. 50 ms a MiB is the bound of a
 review's CPU."""
@@ -26,10 +25,8 @@ class FairQueue:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._ids = count()
-        self._waiting: dict[str, list[_Ticket]] = {}
-        """Tickets of the peers that wait, in their order."""
-        self._used: dict[str, int] = {}
-        """Virtual time at which the next turn of a peer that waits begins."""
+        self._waiting: dict[str, list[_Ticket]] = {}  # tickets of the peers that wait, in their order
+        self._used: dict[str, int] = {}  # virtual time at which the next turn of a peer that waits begins
         self._now = 0
         """Virtual time: the end of the last turn."""
         self._left = _EACH_ITERATION

@@ -29,8 +29,7 @@ it (Fetch standard, HTTP-network-or-cache fetch). kubectl and HTTP libraries sen
 class HostNames:
     """Host names that a port accepts in addition to IP addresses and localhost."""
 
-    names: frozenset[str] = frozenset()
-    """Names in the form that `parse_host_name` returns."""
+    names: frozenset[str] = frozenset()  # names in the form that `parse_host_name` returns
     forwarded_paths: frozenset[str] = frozenset()
     """Paths that accept any host if a proxy forwards the request (`X-Forwarded-For`). The API server's proxy
     to pods sends the API server's own name in `Host`."""

@@ -33,8 +33,7 @@ class ConnectionLimits:
     answer_seconds: float = 10.0
     """Longest time for which the write buffer of an answer is full because the client does not read; see
     `seconds_for_reading`."""
-    min_answer_seconds: float = 1.0
-    """The same while many clients do not read."""
+    min_answer_seconds: float = 1.0  # the same while many clients do not read
     max_page_bytes: int = 16 * _MIB
     """Total size of the pages that answers refer to or that are kept for the next reader. A page of several
     answers counts once."""
@@ -44,16 +43,12 @@ class ConnectionLimits:
     stopping_seconds: float = 1.0
     """Replaces the times of heads, answers and idle connections when the server stops. A request may be in
     transit on a connection that was opened or used more recently."""
-    recent_seconds: float = 2.0
-    """Age of a connection that counts for `has_recent_connections`."""
+    recent_seconds: float = 2.0  # age of a connection that counts for `has_recent_connections`
     lingering_seconds: float = 2.0
     """Time for reading the rest of a request after an early answer; the client may miss it without."""
-    sweep_seconds: float = 0.5
-    """Interval of the search for connections that exceed a time limit."""
-    read_bytes: int = 64 * _KIB
-    """Half of the buffer for an unread body."""
-    write_buffer_bytes: int = 64 * _KIB
-    """Bytes of an answer that wait in this process for the kernel."""
+    sweep_seconds: float = 0.5  # interval of the search for connections that exceed a time limit
+    read_bytes: int = 64 * _KIB  # half of the buffer for an unread body
+    write_buffer_bytes: int = 64 * _KIB  # bytes of an answer that wait in this process for the kernel
     socket_buffer_bytes: int | None = None
     """Size of the kernel's read buffer and write buffer of a connection; the kernel doubles the value. None
     for the kernel's default."""
@@ -186,10 +181,9 @@ def _listen(listener: socket.socket, host: str, port: int, buffer_bytes: int | N
     listener.listen(_BACKLOG)
 
 
-_M_TRIM_THRESHOLD: Final = -1
+_M_TRIM_THRESHOLD: Final = -1  # parameters of glibc's mallopt(3)
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
-"""Parameters of glibc's mallopt(3)."""
 _LARGE_BYTES: Final = 128 * 1024
 
 

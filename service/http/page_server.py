@@ -28,7 +28,7 @@ _INLINE_BYTES: Final = 64 * 1024
 """Longest text that is compressed in the event loop, within about a millisecond; a longer one in a thread."""
 
 _GZIP_HEADER: Final = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
-_QUALITY: Final = re.compile(r"q\s*=\s*([01](?:\.[0-9]{0,3})?)", re.IGNORECASE)
+_GZIP: Final = re.compile(r"\bgzip\b(?!\s*;\s*q\s*=\s*0(?:\.0{0,3})?\s*(?:,|$))", re.IGNORECASE)
 
 
 class Buffer:
@@ -75,13 +75,8 @@ class SharedText:
 
 
 def accepts_gzip(request: web.BaseRequest) -> bool:
-    """Whether the client takes gzip: named, or by `*`, with a quality above 0 (RFC 9110, 12.5.3)."""
-    qualities: dict[str, float] = {}
-    for item in ",".join(request.headers.getall("Accept-Encoding", [])).split(","):
-        coding, _, weight = item.partition(";")
-        quality = _QUALITY.fullmatch(weight.strip())
-        qualities[coding.strip().lower()] = float(quality[1]) if quality else float(not weight.strip())
-    return qualities.get("gzip", qualities.get("x-gzip", qualities.get("*", 0))) > 0
+    """Whether the client names gzip, with a quality above 0."""
+    return _GZIP.search(",".join(request.headers.getall("Accept-Encoding", []))) is not None
 
 
 def _deflated(parts: tuple[bytes, ...], flush: int) -> bytes:
@@ -103,8 +98,7 @@ class Page:
 
     body: bytes | SharedText
     """A text is shared with other pages, and compressed for clients that take gzip; bytes are not."""
-    after: bytes = b""
-    """Bytes of this page alone that come after a shared text."""
+    after: bytes = b""  # bytes of this page alone that come after a shared text
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=lambda: _TEXT)
 

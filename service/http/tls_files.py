@@ -118,8 +118,7 @@ class TlsFiles:
         self._log = log
         self._check = check
         self._on_failure = on_failure
-        self._fields: Mapping[str, str] = {}
-        """Log fields of the last pair that was read."""
+        self._fields: Mapping[str, str] = {}  # log fields of the last pair that was read
         self._files = FileWatch(certificate, key)
         self._reload_problem = ""
         """Why the current content of the files was not loaded; empty if it was."""

@@ -59,13 +59,11 @@ HEADER = b"-----BEGIN CERTIFICATE-----\n"
 @pytest.mark.parametrize(
     "written",
     [
-        Authority.create(now=NOW).pair.key_pem + A,
-        A + Authority.create(now=NOW).pair.key_pem,
-        A.replace(b"CERTIFICATE", b"X509 CERTIFICATE"),
-        A.replace(HEADER, HEADER + b"Proc-Type: 4,CLEAR\n\n"),
+        Authority.create(now=NOW).pair.key_pem + A, A + Authority.create(now=NOW).pair.key_pem,
+        A.replace(b"CERTIFICATE", b"X509 CERTIFICATE"), A.replace(HEADER, HEADER + b"Proc-Type: 4,CLEAR\n\n"),
     ],
     ids=["a key before it", "a key behind it", "the old type", "a header"],
-)
+)  # fmt: skip
 def test_a_wanted_certificate_is_added_without_the_text_around_it(written: bytes) -> None:
     """A caBundle is public, and Go skips PEM blocks of another type or with headers."""
     assert merged(b"", [written], now=NOW) == A

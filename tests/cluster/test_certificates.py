@@ -362,8 +362,8 @@ async def test_an_overwritten_bundle_is_corrected_and_other_fields_stay(
 
 @pytest.mark.parametrize(
     ("lacking", "part", "problem"),
-    [(RIGHTS[1:3], "caBundle", "cannot watch resource"), (RIGHTS[3:], "caBundle", "cannot patch resource")],
-    ids=["watch", "patch"],
+    [(RIGHTS[1:3], "caBundle", "cannot list resource"), (RIGHTS[3:], "caBundle", "cannot patch resource")],
+    ids=["list", "patch"],
 )
 async def test_a_missing_permission_is_named_and_the_replica_is_not_ready(
     admin: Administrator, start: Start, lacking: tuple[dict[str, Any], ...], part: str, problem: str

@@ -18,12 +18,9 @@ from tests.support.administrator import Administrator, right
 from tests.support.cluster_pods import running
 from tests.support.control_plane import AUDITED, ControlPlane
 from tests.support.kube_objects import fraction, node, pod
-from tests.support.kubernetes_release import kubernetes_release
 from tests.support.large_objects import deep_fields
 from tests.support.waiting import seconds_until, until
 
-WATCH_LIST_SINCE = (1, 32)
-"""First Kubernetes release whose API server answers `sendInitialEvents` by default."""
 USUAL: dict[str, Any] = {"timing": None, "fetch_timing": FetchTiming(gap=0.0)}
 POD = "/api/v1/namespaces/research/pods/half"
 PODS = right("pods", "list", "watch")
@@ -87,16 +84,13 @@ async def test_what_the_agent_asks_at_its_start_and_in_ten_quiet_minutes(
             minutes = time.monotonic() - began
         await asyncio.sleep(0.5)
         quiet = plane.requests_of_audited()[before + len(start) :]
-    expected = {
+    lists = {("list", "pods"), ("list", "bindrequests")}
+    expected = dict.fromkeys(lists, 1) | {
         ("watch", "pods"): 1,
         ("watch", "bindrequests"): 1,
         ("get", "nodes"): 1,
         ("get", "namespaces"): 10,
     }
-    lists = set()
-    if kubernetes_release() < WATCH_LIST_SINCE:  # it refuses the first watch, and answers a list
-        lists = {("list", "pods"), ("list", "bindrequests")}
-        expected |= dict.fromkeys(lists, 1) | {("watch", "pods"): 2, ("watch", "bindrequests"): 2}
     assert Counter((verb, resource) for verb, resource, _ in start) == expected
     assert len(run.inventory.pods) == 10
     counts = Counter((verb, resource) for verb, resource, _ in quiet)

@@ -52,7 +52,7 @@ RULES: Final = {
 async def test_a_key_is_created_and_written_later_by_its_rule(
     asker: Asker, pods: None, place: str, key: Key, rule: str
 ) -> None:
-    user = user_of(place)
+    user, in_all_ways = user_of(place), key in (KAI_ONLY[0], FIXED[0], FREE[0])
     creation = asker.create(with_keys(bare(place, "new"), key), user=user, dry_run=True)
     if rule == "only KAI":
         words = "only KAI writes this: remove it from the pod and from the template"
@@ -60,13 +60,14 @@ async def test_a_key_is_created_and_written_later_by_its_rule(
     else:
         await admitted(creation)
     for item, value in ((bare(place), "x"), (full(place), "y"), (full(place), None)):
-        answers = await edits(asker, item, key, value, user)
+        answers = await edits(asker, item, key, value, user, in_all_ways=in_all_ways)
         if rule == "at any time":
             assert_admitted(answers)
         else:
             assert_refused(answers, key[1], RESTORE)
     if rule != "at any time":
-        assert_admitted(await edits(asker, full(place), key, "y" if rule == "only KAI" else None, BINDER))
+        value = "y" if rule == "only KAI" else None
+        assert_admitted(await edits(asker, full(place), key, value, BINDER, in_all_ways=in_all_ways))
 
 
 @PLACES
@@ -82,9 +83,7 @@ async def test_a_pod_stays_in_its_pod_group(asker: Asker, place: str) -> None:
     )
     for value in ("pg-2", "", None):
         for writer in (user, POD_GROUPER, BINDER, ADMINISTRATOR):
-            answers = await edits(asker, item, key, value, writer)
-            if value is None:  # which removes only the fields of its manager
-                del answers["server-side apply"]
+            answers = await edits(asker, item, key, value, writer, in_all_ways=value == "pg-2")
             words = "restore its owner references" if "kai-scheduler:" in writer else RESTORE
             assert_refused(answers, words)
     assert_admitted(await edits(asker, item, ("labels", "kai.scheduler/subgroup-name"), "x", POD_GROUPER))
@@ -98,8 +97,8 @@ async def test_the_label_app_has_no_value_of_kais(asker: Asker, pods: None, plac
     created = await asker.create(with_keys(bare(place, "new"), key, value=value), user=user, dry_run=True)
     assert_refused({"create": created}, "label app marks pods of KAI: use another value")
     for item in (bare(place), full(place)):
-        assert_refused(await edits(asker, item, key, value, user), "label app")
-    assert_admitted(await edits(asker, full(place), key, value, BINDER))
+        assert_refused(await edits(asker, item, key, value, user, in_all_ways=False), "label app")
+    assert_admitted(await edits(asker, full(place), key, value, BINDER, in_all_ways=False))
 
 
 BINDING: Final[Item] = {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": "gpu-node-0"}}  # fmt: skip

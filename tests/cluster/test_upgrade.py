@@ -1,16 +1,13 @@
-"""The packaged chart: installed, upgraded from each chart of 0.1.0, rolled back and removed while pods are created.
+"""The packaged chart: upgraded from the chart of 0.1.0, rolled back and switched off while pods are created.
 
-The charts of 0.1.0 are in tests/support/charts, packaged by `helm package` from the commits in their names. Before
-the upgrade two replicas run with the options and the account of the old chart. A replica of this release stands for
-the old program; `make nightly` runs all charts, and the program of that commit, too, if the checkout has its history.
+The chart of 0.1.0 is in tests/support/charts, packaged by `helm package`. Before the upgrade two replicas run with the
+options and the account of the old chart; a replica of this release stands for the old program. tests/node has a
+rollback and a removal of this release.
 """
 
 import asyncio
 import contextlib
-import io
 import json
-import subprocess
-import tarfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,18 +37,13 @@ from tests.support.helm_release import (
     packaged,
     token_of,
 )
-from tests.support.markers import sampled
 from tests.support.waiting import until
 from tests.support.webhook_in_a_pod import in_a_pod
 from webhook.registration.configurations import CONFIGURATION_NAME
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
-OLD_CHARTS = {
-    chart.stem.rpartition("-")[2]: chart
-    for chart in sorted((ROOT / "tests" / "support" / "charts").glob("kaishare-0.1.0-*.tgz"))
-}
-"""The charts of 0.1.0, by commit."""
+OLD_CHART = ROOT / "tests" / "support" / "charts" / "kaishare-0.1.0-e8631c3.tgz"
 DEFAULT, ENFORCED = "upgrade-default", "upgrade-enforced"
 """Namespaces whose pods are created throughout; in the second one a pod without an answer is refused."""
 LAG_SECONDS = 0.3
@@ -69,30 +61,22 @@ class Replicas:
     running: list[Serving] = field(default_factory=list)
     count: int = 0
 
-    async def add(self, source: Path | None = None) -> None:
-        """Start a replica, and send it reviews once it is ready.
-
-        Args:
-            source: folder with another release's packages; None for this release.
-        """
+    async def add(self) -> None:
+        """Start a replica, and send it reviews once it is ready."""
         self.count += 1
         folder = self.folder / f"replica-{self.count}"
         folder.mkdir()
         options = await deployed_options(self.client)
         pod = in_a_pod(self.plane, await token_of(self.client, "kaishare-webhook", NAMESPACE), folder)
-        # Without -P the program would import the packages of the working directory.
-        old = ("-P",), {"PYTHONPATH": str(source)}
-        before, environment = old if source else ((), {})
         replica = await start_serving(
             folder / "log",
             *options,
             "--drain=500ms",
-            program=(*before, *pod.program),
-            environment=pod.environment | environment,
-            is_forked=source is None,
+            program=pod.program,
+            environment=pod.environment,
+            is_forked=True,
         )
         self.running.append(replica)
-        assert ("default_mode" in replica.logged("serving")[0]) is (source is None), "the wrong program"
 
         async def is_ready() -> bool:
             return (await replica.get("/readyz"))[0] == 200
@@ -138,20 +122,6 @@ async def installed(
             await let_go(client, "kaishare-agent")
 
 
-def program_of(commit: str, folder: Path) -> Path:
-    """Return a folder with the packages of a commit; skip the test if the checkout has no such commit."""
-    packages = ("webhook", "kai", "service", "kube", "certs")
-    done = subprocess.run(
-        ["git", "archive", commit, "--", *packages], cwd=ROOT, capture_output=True, check=False
-    )
-    if done.returncode != 0:
-        pytest.skip(f"NOT VERIFIED: the checkout has no history with the program of {commit}")
-    source = folder / "source"
-    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-        archive.extractall(source, filter="data")
-    return source
-
-
 async def configurations(client: KubeClient) -> list[dict[str, Any]]:
     """Return the webhooks of both configurations."""
     group = "/apis/admissionregistration.k8s.io/v1"
@@ -166,13 +136,13 @@ async def configurations(client: KubeClient) -> list[dict[str, Any]]:
 
 @contextlib.asynccontextmanager
 async def serving_and_used(
-    plane: ControlPlane, chart: Path, folder: Path, source: Path | None = None
+    plane: ControlPlane, chart: Path, folder: Path
 ) -> AsyncIterator[tuple[Release, Replicas, Creations]]:
     """Install a chart with two replicas, and create pods in both namespaces until a second after the block."""
     async with installed(plane, chart, folder) as (release, replicas):
         client = replicas.client
         for _ in range(2):
-            await replicas.add(source)
+            await replicas.add()
         await Canary(client, DEFAULT).until_mutated()
         # Enforced only now, because its pods are refused before.
         await ensure_namespaces(client, managed_namespace(ENFORCED, gpu_fraction="0.5", mode="enforce"))
@@ -184,14 +154,9 @@ async def serving_and_used(
             assert await failed_open(client) == skipped
 
 
-@pytest.mark.parametrize("is_old_program", [False, pytest.param(True, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("commit", sampled(OLD_CHARTS, 2))
-async def test_an_upgrade_loses_no_pod_creation(
-    commit: str, is_old_program: bool, plane: ControlPlane, tmp_path: Path
-) -> None:
-    source = program_of(commit, tmp_path) if is_old_program else None
+async def test_an_upgrade_loses_no_pod_creation(plane: ControlPlane, tmp_path: Path) -> None:
     new_chart = packaged(tmp_path)
-    old = serving_and_used(plane, OLD_CHARTS[commit], tmp_path, source)
+    old = serving_and_used(plane, OLD_CHART, tmp_path)
     async with old as (release, replicas, creations):
         where = ("kaishare", str(new_chart), "--namespace", NAMESPACE)
         kept = helm("upgrade", *where, "--dry-run=server", "--reuse-values", kubeconfig=plane.kubeconfig())
@@ -211,10 +176,8 @@ async def test_an_upgrade_loses_no_pod_creation(
     assert [hook["matchConditions"] for hook in hooks] == [hook["matchConditions"] for hook in expected]
 
 
-@pytest.mark.parametrize("since", ["this release", "0.1.0"])
-async def test_a_rollback_loses_no_pod_creation(since: str, plane: ControlPlane, tmp_path: Path) -> None:
-    chart = CHART if since == "this release" else OLD_CHARTS[max(OLD_CHARTS)]
-    async with serving_and_used(plane, chart, tmp_path) as (release, replicas, creations):
+async def test_a_rollback_loses_no_pod_creation(plane: ControlPlane, tmp_path: Path) -> None:
+    async with serving_and_used(plane, OLD_CHART, tmp_path) as (release, replicas, creations):
         await asyncio.to_thread(release.upgrade, tmp_path, version="0.2.9")
         await replicas.replace()
         await asyncio.to_thread(release.roll_back, 1)
@@ -223,14 +186,10 @@ async def test_a_rollback_loses_no_pod_creation(since: str, plane: ControlPlane,
     creations.assert_none_is_lost()
 
 
-@pytest.mark.parametrize("way", ["helm uninstall", "webhook.enabled=false"])
-async def test_the_end_of_the_webhook_refuses_no_pod(way: str, plane: ControlPlane, tmp_path: Path) -> None:
+async def test_the_end_of_the_webhook_refuses_no_pod(plane: ControlPlane, tmp_path: Path) -> None:
     async with serving_and_used(plane, CHART, tmp_path) as (release, replicas, creations):
-        if way == "helm uninstall":
-            await asyncio.to_thread(release.uninstall)
-        else:
-            release.values["webhook"]["enabled"] = False
-            await asyncio.to_thread(release.upgrade_or_install)
+        release.values["webhook"]["enabled"] = False
+        await asyncio.to_thread(release.upgrade_or_install)
         for replica in replicas.running:
             await replica.kill()
         await Canary(replicas.client, ENFORCED).until_unchanged()

@@ -178,7 +178,7 @@ async def test_a_gpu_from_a_limit_range_is_removed_again(
 REACHED = managed_namespace("reached", gpu_fraction="0.5", priority="train")
 ENFORCED = managed_namespace("reached-enforced", gpu_fraction="0.5", priority="train", mode="enforce")
 UNMANAGED = {"kind": "Namespace", "metadata": {"name": "unmanaged"}}
-MANY = 1000
+MANY = 200
 
 
 async def create_many(client: KubeClient, namespace: str, count: int) -> list[dict[str, Any]]:

@@ -5,7 +5,6 @@ import json
 import time
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,16 +126,14 @@ async def test_failures_are_one_line(server: ApiServer, agents: Agents, answer: 
     assert len(line) <= 600
 
 
-async def test_a_401_of_a_pod_renews_no_credentials(server: ApiServer, agents: Agents, account: Path) -> None:
+async def test_a_401_of_a_pod_renews_no_credentials(server: ApiServer, agents: Agents) -> None:
     """A hostile node could otherwise start the caller's login plugin with each request."""
     pod = await only(agents)
-    (account / "token").write_text("second-token\n")
     before = len(server.requests)
     server.refusals = {"/proxy/": says("login", status=401)}
     await agents.read(pod)
-    assert {request.headers["Authorization"] for request in server.requests[before:]} == {
-        "Bearer first-token"
-    }
+    urls = server.urls[before:]
+    assert len(urls) == len(set(urls)), "none is repeated"
 
 
 # --- agents that ask for authentication ---

@@ -21,7 +21,7 @@ from tests.support.helm_chart import (
     options,
     rendered,
 )
-from tests.support.promtool import ALERTS, assert_samples, default_rules, promtool
+from tests.support.promtool import ALERTS, assert_cases, case_of, default_rules, promtool
 
 GROUPS = default_rules()["groups"]
 NUMBERS: dict[str, float] = yaml_text.load(CHART_RULES.read_text(encoding="utf-8"))["numbers"]
@@ -89,7 +89,7 @@ def test_an_expected_service_without_pods_has_no_target_to_miss(
     namespace = NAMESPACE if part == "webhook" else "kaishare-agent"
     missed = {None: [("{}", 1)], 0: [], 3: [(f'{{namespace="{namespace}"}}', 3)]}[pods]
     samples = [{"labels": labels, "value": value} for labels, value in missed]
-    assert_samples(tmp_path, rules({})[alert]["expr"], series, samples)
+    assert_cases(tmp_path, case_of(rules({})[alert]["expr"], series, samples))
 
 
 def test_the_services_are_looked_up_in_their_own_namespaces() -> None:

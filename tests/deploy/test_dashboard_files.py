@@ -15,21 +15,6 @@ BOARDS = [grafana.load(name) for name in NAMES]
 _SERIES = re.compile(
     r"(?<![\w:])((?:(?:queue|namespace):)?(?:kaishare|kai|apiserver|kube|process)_[\w:]+|ALERTS|up)\b(\{[^}]*\})?"
 )
-FIELDS = frozenset(
-    re.findall(
-        r"\w+",
-        """
-allValue allowCustomValue annotations asDropdown calcs collapsed color colorMode current custom datasource decimals defaults
-desc description displayMode editable enable excludeByName expr field fieldConfig fields fillOpacity filterable format from
-graphMode graphTooltip gridPos group h hide icon iconColor id includeAll includeVars indexByName instant keepTime label
-legend legendFormat links list matcher maxPerRow min mode multi name noValue options orientation overrides panels placement
-properties query range reduceOptions refId refresh renameByName repeat repeatDirection schemaVersion selected showLegend
-showPoints sort spanNulls stacking steps tags targetBlank targets templating text thresholds thresholdsStyle time timezone
-title to tooltip transformations type uid unit url value version w x y
-""",
-    )
-)
-"""Names of fields that Grafana 11.6 reads (its model in grafana-foundation-sdk 11.6.0)."""
 each_board = pytest.mark.parametrize("board", BOARDS, ids=NAMES)
 
 
@@ -42,20 +27,6 @@ def test_identity_time_and_data_source(board: Dashboard) -> None:
     assert (first["name"], first["type"], first["query"]) == ("datasource", "datasource", "prometheus")
     assert (second["name"], second["allValue"]) == ("cluster", ".*")
     assert "__inputs" not in board.model
-
-
-def fields(value: Any) -> Iterator[str]:
-    """Yield the names of fields, without those that name columns."""
-    for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
-        if isinstance(key, str):
-            yield key
-        if isinstance(inner, dict | list) and not str(key).endswith("ByName"):
-            yield from fields(inner)
-
-
-@each_board
-def test_every_field_is_one_of_grafanas(board: Dashboard) -> None:
-    assert set(fields(board.model)) <= FIELDS
 
 
 @each_board
@@ -107,32 +78,18 @@ def test_runbooks_that_are_named_exist(board: Dashboard) -> None:
 
 
 @each_board
-def test_every_panel_has_its_own_id_place_and_data_source(board: Dashboard) -> None:
+def test_every_panel_has_its_own_id_and_title_and_the_data_source(board: Dashboard) -> None:
     ids = [panel["id"] for panel in itertools.chain(board.panels(), rows(board))]
     assert len(set(ids)) == len(ids)
     titles = [panel["title"] for panel in board.panels()]
     assert len(set(titles)) == len(titles)
     for panel in board.panels():
         assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
-        assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
         assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
-    for panels in [board.model["panels"], *(row["panels"] for row in rows(board))]:
-        for first, second in itertools.combinations(panels, 2):
-            assert apart(first["gridPos"], second["gridPos"]), (first["title"], second["title"])
 
 
 def rows(board: Dashboard) -> Iterator[dict[str, Any]]:
     yield from (panel for panel in board.model["panels"] if panel["type"] == "row")
-
-
-def apart(a: dict[str, int], b: dict[str, int]) -> bool:
-    one_way = (
-        a["x"] + a["w"] <= b["x"],
-        b["x"] + b["w"] <= a["x"],
-        a["y"] + a["h"] <= b["y"],
-        b["y"] + b["h"] <= a["y"],
-    )
-    return any(one_way)  # fmt: skip
 
 
 @each_board

@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.support import grafana
-from tests.support.promtool import assert_samples
+from tests.support.promtool import assert_cases, case_of
 
 BOARDS = {name: grafana.load(name) for name in grafana.NAMES}
 SELECTED: dict[str, grafana.Selection] = {"node": {"node": "n"}, "namespace": {"namespace": ["team", "one", "two"]}}  # fmt: skip
@@ -294,17 +292,17 @@ CASES: dict[str, tuple[str, Series, dict[str, Any]]] = {
 """Dashboard, panel and column; series; samples by labels."""
 
 
-@pytest.mark.parametrize("title", CASES)
-def test_a_panel_shows_what_the_series_say(title: str, tmp_path: Path) -> None:
-    place, series, samples = CASES[title]
-    name, _, panel = place.partition(" ")
-    board = BOARDS[name]
-    query = board.interpolated(board.expression(*panel.split("/")), SELECTED.get(name, {}))
-    for short, hour in (("[30s]", "[1h]"), ("offset 30s", "offset 1h"), ("< 30)", "< 3600)")):
-        query = query.replace(short, hour)
-    assert_samples(
-        tmp_path, query, series, [{"labels": key, "value": value} for key, value in samples.items()]
-    )
+def test_a_panel_shows_what_the_series_say(tmp_path: Path) -> None:
+    cases = []
+    for title, (place, series, samples) in CASES.items():
+        name, _, panel = place.partition(" ")
+        board = BOARDS[name]
+        query = board.interpolated(board.expression(*panel.split("/")), SELECTED.get(name, {}))
+        for short, hour in (("[30s]", "[1h]"), ("offset 30s", "offset 1h"), ("< 30)", "< 3600)")):
+            query = query.replace(short, hour)
+        expected = [{"labels": key, "value": value} for key, value in samples.items()]
+        cases.append(case_of(query, series, expected, name=title))
+    assert_cases(tmp_path, *cases)
 
 
 # Waste and capacity of pods with a value an hour, in hour 192: eight days. GiB as ones.
@@ -368,22 +366,24 @@ OVER_DAYS: list[tuple[str, str, dict[str, float]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("place", "at", "figures"), OVER_DAYS)
-def test_a_panel_shows_what_eight_days_say(
-    place: str, at: str, figures: dict[str, float], tmp_path: Path
-) -> None:
-    name, _, panel = place.partition(" ")
-    query = BOARDS[name].interpolated(
-        BOARDS[name].expression(*panel.split("/")),
-        {"namespace": ["team", "hidden-team", "east-team", "away-team"]},
-    )
-    if place.endswith("use known"):
-        query = f"round({query}, 0.01)"
-    of_pods = {
-        pod: labels(cluster=pod if pod in ("east", "away") else "", namespace=f"{pod}-team" if pod in ("east", "away", "hidden") else "team", pod=pod, uid=pod, gpu_uuid="GPU-1", gpu="0", node="n")
-        for pod in figures
-    }  # fmt: skip
-    samples = [
-        {"labels": of_pods[key] if key.isalpha() else key, "value": value} for key, value in figures.items()
-    ]
-    assert_samples(tmp_path, query, history(), samples, interval="1h", at=at)
+def test_a_panel_shows_what_eight_days_say(tmp_path: Path) -> None:
+    whole = case_of("", history(), [], interval="1h")
+    whole["promql_expr_test"] = []
+    for place, at, figures in OVER_DAYS:
+        name, _, panel = place.partition(" ")
+        query = BOARDS[name].interpolated(
+            BOARDS[name].expression(*panel.split("/")),
+            {"namespace": ["team", "hidden-team", "east-team", "away-team"]},
+        )
+        if place.endswith("use known"):
+            query = f"round({query}, 0.01)"
+        of_pods = {
+            pod: labels(cluster=pod if pod in ("east", "away") else "", namespace=f"{pod}-team" if pod in ("east", "away", "hidden") else "team", pod=pod, uid=pod, gpu_uuid="GPU-1", gpu="0", node="n")
+            for pod in figures
+        }  # fmt: skip
+        samples = [
+            {"labels": of_pods[key] if key.isalpha() else key, "value": value}
+            for key, value in figures.items()
+        ]
+        whole["promql_expr_test"] += [{"expr": query, "eval_time": at, "exp_samples": samples}]
+    assert_cases(tmp_path, whole)

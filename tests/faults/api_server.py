@@ -1,6 +1,6 @@
 """Faults of the API server under the real webhook and agent, for tests/cluster/test_short_forms.py.
 
-Two API servers on one etcd, of which one lacks the watch-list API, stand behind a proxy, which gives them the requests in
+Two API servers on one etcd stand behind a proxy, which gives them the requests in
 turn, as during an upgrade. Each fault holds for some seconds. At its begin, most reset all connections; during it, without
 the webhook and the agent being able to hear of it, a namespace gets another share, the CA bundle is removed from the
 webhook's configuration, a pod is created on the node, and another pod uses more than its share.
@@ -80,8 +80,8 @@ _CALM_BETWEEN: Final = 7.0
 """Seconds between two faults, after which the pauses of watches and Events are short again."""
 _RENEWAL: Final = 25.0
 """Seconds from the end of a silent watch to its objects: a pause, and a request without an answer before."""
-_MOST_A_WATCH: Final = 3
-"""Requests of one attempt of a watch: the watch-list, a list instead of it, and a watch."""
+_MOST_A_WATCH: Final = 2
+"""Requests of one attempt of a watch: a list and a watch."""
 _MOST_OTHERS: Final = 30
 """Requests during a fault that no watch makes: fetches by name, Events, the CA's Secret, the settings."""
 
@@ -434,12 +434,12 @@ def attempts(seconds: float, longest: float) -> int:
 
 @contextlib.contextmanager
 def two_api_servers(folder: Path) -> Iterator[tuple[ControlPlane, ControlPlane]]:
-    """Run two API servers on one etcd; the second lacks the watch-list API."""
+    """Run two API servers on one etcd."""
     assets = assets_folder()
     assert assets is not None
     with (
         control_plane(assets, folder) as plane,
-        another_api_server(assets, plane, "--feature-gates=WatchList=false") as other,
+        another_api_server(assets, plane) as other,
     ):
         yield plane, other
 

@@ -159,15 +159,11 @@ def visible(**variable: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("made", "refused"),
     [
-        (container(), False),
-        (visible(value="void"), False),
-        (visible(value="none"), False),
-        (visible(value="all"), True),
-        (visible(value="0"), True),
-        (visible(value="0,1"), True),
+        (container(), False), (visible(value="void"), False), (visible(value="none"), False),
+        (visible(value="all"), True), (visible(value="0"), True), (visible(value="0,1"), True),
         (visible(valueFrom={"configMapKeyRef": {"name": "a", "key": "b"}}), True),
     ],
-)
+)  # fmt: skip
 def test_blocked_visible_devices(made: dict[str, Any], refused: bool) -> None:  # 38 D:51-149
     regular = view(kai_pod(made))
     init = view(kai_pod(init=[{**made, "name": "i"}]))

@@ -76,8 +76,7 @@ BOTH = (
 @pytest.mark.parametrize(
     ("document", "mode"),
     [
-        *((config(mode), mode) for mode in SharingMode),
-        (config(), None),
+        *((config(mode), mode) for mode in SharingMode), (config(), None),
         (config(sharing=True), SharingMode.NON_MEMORY_ENFORCED),
         (config(sharing=True, hamicore=False), SharingMode.NON_MEMORY_ENFORCED),
         (config(sharing=True, hamicore=True), SharingMode.HAMI_CORE),
@@ -92,15 +91,11 @@ BOTH = (
         (config("NonMemoryEnforced", hamicore=True), None),
         (config("NonMemoryEnforced", nvfractions=False), SharingMode.NON_MEMORY_ENFORCED),
         (BOTH % (b"false", b"true"), None),  # the part that is read last does not win
-        (BOTH % (b"true", b"true"), SharingMode.HAMI_CORE),
-        (BOTH % (b"[1]", b"true"), None),
-        (b"{}", None),
-        (b"[]", None),
-        (b"no JSON", None),
-        (b"[" * 100_000, None),
+        (BOTH % (b"true", b"true"), SharingMode.HAMI_CORE), (BOTH % (b"[1]", b"true"), None), (b"{}", None),
+        (b"[]", None), (b"no JSON", None), (b"[" * 100_000, None),
         (b'{"spec": {"global": {"gpuSharingMode": ["HamiCore"]}}}', None),
     ],
-)
+)  # fmt: skip
 def test_the_mode_is_known_or_not_guessed(document: bytes, mode: SharingMode | None) -> None:
     modes = configured_modes(document)
     assert (next(iter(modes)) if len(modes) == 1 else None) is mode

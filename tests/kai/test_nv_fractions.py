@@ -43,17 +43,12 @@ REFUSED: list[tuple[dict[str, str], str]] = [
     ({"gpu-memory": "2Gi"}, "gpu-memory"),
 ]  # fmt: skip
 ADMITTED: list[dict[str, str]] = [
-    {},
-    {f"{MEMORY}.request": "1Gi"},
-    {f"{MEMORY}.request": "1Gi", f"{MEMORY}.limit": "1Gi"},
-    FRACTION,
-    {**FRACTION, PORTION: "0.7"},
-    {"gpu-memory": "2000"},
-    {"gpu-memory": "2000", f"{MEMORY}.request": "2000Mi"},
+    {}, {f"{MEMORY}.request": "1Gi"}, {f"{MEMORY}.request": "1Gi", f"{MEMORY}.limit": "1Gi"}, FRACTION,
+    {**FRACTION, PORTION: "0.7"}, {"gpu-memory": "2000"}, {"gpu-memory": "2000", f"{MEMORY}.request": "2000Mi"},
     {"gpu-memory": "2000", f"{MEMORY}.request": "2000Mi", "gpu-fraction-container-name": "main"},
     {**FRACTION, "nvidia.com/container.main.gpu-compute.mode": "sm-sharing"},
     {"nvidia.com/container.first.gpu-memory.request": "1Gi"},
-]
+]  # fmt: skip
 SINCE_0_18_3: list[tuple[dict[str, str], str]] = [
     ({"gpu-fraction.limit": "0.7"}, "can only be used together with gpu-fraction"),
     ({**FRACTION, "gpu-fraction.limit": "0.5"}, "must be greater than"),
@@ -109,13 +104,10 @@ DOTTED = "KAI derives an invalid volume name from a dotted name"
 @pytest.mark.parametrize(
     ("mode", "words"),
     [
-        (None, DOTTED),
-        (SharingMode.NON_MEMORY_ENFORCED, DOTTED),
-        (SharingMode.HAMI_CORE, DOTTED),
-        (SharingMode.NV_FRACTIONS, ""),
-        (SharingMode.DISABLED, "while GPU sharing is disabled"),
+        (None, DOTTED), (SharingMode.NON_MEMORY_ENFORCED, DOTTED), (SharingMode.HAMI_CORE, DOTTED),
+        (SharingMode.NV_FRACTIONS, ""), (SharingMode.DISABLED, "while GPU sharing is disabled"),
     ],
-)
+)  # fmt: skip
 def test_the_webhook_refuses_by_the_mode(mode: SharingMode | None, words: str) -> None:
     name = "a" if mode is SharingMode.DISABLED else "a.b"
     asked = view(pod(container("main"), annotations=FRACTION, metadata={"name": name}))

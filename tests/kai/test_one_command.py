@@ -73,16 +73,10 @@ def test_other_lines_are_not_understood(line: Sequence[str]) -> None:
 @pytest.mark.parametrize(
     ("word", "may"),
     [
-        ("M", False),
-        ("/models/$(NAME)", False),
-        ("--port=$(PORT)", False),
-        ("$$(NAME)", False),
-        ("$(NAME)", True),
-        ("--$(NAME)", True),
-        ("-$(NAME)=1", True),
-        ("$$$(NAME)", False),
+        ("M", False), ("/models/$(NAME)", False), ("--port=$(PORT)", False), ("$$(NAME)", False), ("$(NAME)", True),
+        ("--$(NAME)", True), ("-$(NAME)=1", True), ("$$$(NAME)", False),
     ],
-)
+)  # fmt: skip
 def test_a_word_that_kubernetes_expands_may_become_another_option(word: str, may: bool) -> None:
     assert may_become_option(word) is may
 

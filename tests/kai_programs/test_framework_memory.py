@@ -10,8 +10,7 @@ import yaml
 
 from kube.client import KubeClient
 from tests.support.cluster_webhook import Canary, ca_of, configured, from_cluster, our_configurations, serving
-from tests.support.control_plane import ControlPlane
-from tests.support.kai_programs import kai_cluster
+from tests.support.kai_programs import KaiCluster, kai_cluster
 from tests.support.kai_tenant import Tenant, role_of_developers
 from tests.support.kube_user import Asker
 
@@ -36,13 +35,14 @@ def scene_pods() -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane with KAI's programs."""
-    with kai_cluster(tmp_path_factory.mktemp("kai")) as cluster:
-        yield cluster.plane
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KaiCluster]:
+    """A cluster without a history: in another one KAI may evict the smaller pod once, to move it."""
+    with kai_cluster(tmp_path_factory.mktemp("kai")) as running:
+        yield running
 
 
-async def test_two_servers_get_their_parts_of_one_gpu(plane: ControlPlane, tmp_path: Path) -> None:
+async def test_two_servers_get_their_parts_of_one_gpu(cluster: KaiCluster, tmp_path: Path) -> None:
+    plane = cluster.plane
     labels = yaml.safe_load((SCENE / "namespace.yaml").read_text())["metadata"]
     webhook_folder = tmp_path / "webhook"
     webhook_folder.mkdir()

@@ -17,10 +17,10 @@ import pytest
 
 from tests.kai_programs.attacks import ATTACKS, Attack
 from tests.kai_programs.ordinary_work import WORK, Work
-from tests.support.kai_programs import KaiCluster, guard_objects, kai_build, kai_cluster
+from tests.support.kai_programs import KaiCluster, guard_objects, kai_build
 from tests.support.kai_tenant import Tenant, role_of_developers
 from tests.support.kinds import made
-from tests.support.kube_user import Asker
+from tests.support.kube_user import Asker, where
 from tests.support.kubernetes_release import kubernetes_release
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.slow]
@@ -88,7 +88,7 @@ def _work() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[Row, Outcome]:
+def outcomes(request: pytest.FixtureRequest, cluster: KaiCluster) -> dict[Row, Outcome]:
     """Run the selected rows; return the result of each."""
     rows = [
         row
@@ -97,17 +97,14 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         if isinstance(row := item.callspec.params.get("row"), Row)
     ]
     results: dict[Row, Outcome] = {}
-    with kai_cluster(tmp_path_factory.mktemp("kai")) as cluster:
-        asyncio.run(_run_all(cluster, rows, results))
+    asyncio.run(_run_all(cluster, rows, results))
     return results
 
 
 async def _run_all(cluster: KaiCluster, rows: list[Row], results: dict[Row, Outcome]) -> None:
     async with Asker(cluster.plane) as asker:
-        role = role_of_developers()
-        created = await asker.send("POST", "/apis/rbac.authorization.k8s.io/v1/clusterroles", role)
-        assert created.status == 201, created.message
-        await _apply_guard(asker, cluster)
+        await asker.apply(role_of_developers())
+        guard = await _apply_guard(asker, cluster)
         turns = asyncio.Semaphore(_AT_ONCE)
 
         async def take_turn(row: Row) -> None:
@@ -119,6 +116,8 @@ async def _run_all(cluster: KaiCluster, rows: list[Row], results: dict[Row, Outc
         for row in rows:
             if _is_alone(row):
                 results[row] = await _run(cluster, asker, row)
+        for item in sorted(guard, key=lambda item: not item["kind"].endswith("Binding")):
+            await asker.remove(where(item))
 
 
 def _is_alone(row: Row) -> bool:
@@ -146,7 +145,7 @@ async def _run(cluster: KaiCluster, asker: Asker, row: Row) -> Outcome:
     return outcome
 
 
-async def _apply_guard(asker: Asker, cluster: KaiCluster) -> None:
+async def _apply_guard(asker: Asker, cluster: KaiCluster) -> list[dict[str, Any]]:
     objects = guard_objects()
     if kubernetes_release() >= _OPTIONAL_SINCE:
         known = {(item["kind"], item["metadata"]["name"]) for item in objects}
@@ -166,6 +165,7 @@ async def _apply_guard(asker: Asker, cluster: KaiCluster) -> None:
     for item in objects:
         await asker.apply(item)
     await _until_guarded(asker)
+    return objects
 
 
 async def _until_guarded(asker: Asker) -> None:

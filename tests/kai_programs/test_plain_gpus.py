@@ -10,7 +10,6 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ import pytest
 from kai import keys
 from kube.client import KubeClient
 from tests.support.cluster_webhook import Canary, ca_of, configured, from_cluster, our_configurations, serving
-from tests.support.kai_programs import KaiCluster, kai_cluster
+from tests.support.kai_programs import KaiCluster
 from tests.support.kai_tenant import ready_node
 from tests.support.kinds import list_path, made
 from tests.support.kube_user import MERGE, Asker
@@ -51,12 +50,6 @@ NODES: Final[dict[str, tuple[Json, Json]]] = {
 }  # fmt: skip
 """Labels and further resources of the nodes."""
 CLAIM: Final = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": DRA}}]}}
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KaiCluster]:
-    with kai_cluster(tmp_path_factory.mktemp("kai")) as cluster:
-        yield cluster
 
 
 def node(name: str, labels: Json, resources: Json) -> Json:
@@ -100,7 +93,7 @@ async def prepare(asker: Asker) -> None:
         assert answer.status < 300, answer.message
 
     unbounded = {kind: {"quota": -1, "limit": -1, "overQuotaWeight": 1} for kind in ("cpu", "memory", "gpu")}
-    for name, parent in (("department", {}), ("team", {"parentQueue": "department"})):
+    for name, parent in (("plain-department", {}), ("team", {"parentQueue": "plain-department"})):
         queue = made("Queue", name, spec={**parent, "resources": unbounded})
         await send("POST", "/apis/scheduling.run.ai/v2/queues", queue)
     await send("POST", list_path("RuntimeClass"), made("RuntimeClass", "gvisor", handler="runsc"))
@@ -144,6 +137,8 @@ async def test_no_pod_that_runs_without_kaishare_waits_or_is_refused_with_it(
                     for n in range(first, min(first + AT_ONCE, PODS))
                 ]  # fmt: skip
                 lost += await compared(asker, pods, seen)
+        for name in NODES:
+            await asker.remove(f"/api/v1/nodes/{name}")
     assert not lost, "\n".join(lost[:10])
     assert seen["runs"] > PODS / 3
     reasons = {"whole-gpu-converted", "limit-range", "vcluster-synced", "mig-nodes", "resource-claims"}

@@ -9,7 +9,7 @@ import pytest
 
 from kai import keys
 from tests.support.forked_python import run_forked, without_cluster
-from tests.support.kai_programs import KaiCluster, kai_cluster
+from tests.support.kai_programs import KaiCluster
 from tests.support.kai_tenant import ready_node
 from tests.support.kinds import list_path, made
 from tests.support.kube_user import MERGE, Asker
@@ -62,10 +62,16 @@ EXPECTED: Final = {
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KaiCluster]:
-    with kai_cluster(tmp_path_factory.mktemp("kai")) as running:
-        asyncio.run(_fill(running))
-        yield running
+def filled(cluster: KaiCluster) -> Iterator[KaiCluster]:
+    asyncio.run(_fill(cluster))
+    yield cluster
+    asyncio.run(_empty(cluster))
+
+
+async def _empty(cluster: KaiCluster) -> None:
+    async with Asker(cluster.plane) as asker:
+        for path in ("/api/v1/nodes/why-node", f"/api/v1/namespaces/{TEAM}"):
+            await asker.remove(path)
 
 
 async def _fill(cluster: KaiCluster) -> None:
@@ -97,8 +103,8 @@ async def _fill(cluster: KaiCluster) -> None:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_why_finds_the_cause_in_the_words_of_kai(cluster: KaiCluster, name: str) -> None:
-    environment = without_cluster(KUBECONFIG=str(cluster.plane.kubeconfig()))
+def test_why_finds_the_cause_in_the_words_of_kai(filled: KaiCluster, name: str) -> None:
+    environment = without_cluster(KUBECONFIG=str(filled.plane.kubeconfig()))
     ended = run_forked("-m", "console", "why", "-n", TEAM, name, "-o", "json", environment=environment)
     cause = json.loads(ended.out)["findings"][0]
     code, sentence = EXPECTED[name]

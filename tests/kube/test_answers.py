@@ -29,7 +29,3 @@ from kube.answers import parse_warnings
 )  # fmt: skip
 def test_texts_of_warnings(headers: list[str], texts: tuple[str, ...]) -> None:
     assert parse_warnings(headers) == texts
-
-
-def test_the_number_of_warnings_is_limited() -> None:
-    assert len(parse_warnings(['299 - "a"'] * 5000)) == 1000

@@ -46,8 +46,11 @@ async def test_requests_have_a_token_and_a_user_agent(server: ApiServer, client:
 
 
 async def test_a_refused_token_is_read_again(server: ApiServer, client: KubeClient, account: Path) -> None:
-    server.token = "second-token"
-    (account / "token").write_text("second-token\n")
+    async def renewed_meanwhile(request: web.Request) -> web.StreamResponse:
+        (account / "token").write_text("second-token\n")
+        return await refuses(401, "Unauthorized")(request)
+
+    server.token, server.answers = "second-token", [renewed_meanwhile]
     assert json.loads(await client.get(PODS))["kind"] == "PodList"
     tokens = [request.headers["Authorization"] for request in server.requests]
     assert tokens == ["Bearer first-token", "Bearer second-token"]
@@ -58,11 +61,11 @@ async def test_a_refused_token_is_read_again(server: ApiServer, client: KubeClie
 
 
 async def test_a_limited_client_counts_each_http_request(server: ApiServer, client: KubeClient) -> None:
-    limited = client.limited(6)
+    limited = client.limited(5)
     await limited.get(PODS)
-    server.answers = [refuses(401, "Unauthorized"), lists(pod("a"), more="next"), lists(pod("b"))]
+    server.answers = [refuses(401, "Unauthorized"), lists(pod("a"))]
     await read_list(limited)
-    assert (limited.remaining, len(server.requests)) == (2, 4), "a repetition and two pages"
+    assert (limited.remaining, len(server.requests)) == (2, 3), "a repetition counts"
     await limited.send_through_proxy(f"{PODS}/a:80/proxy/")
     await limited.request("POST", PODS, body=b"{}")
     for work in (
@@ -73,7 +76,7 @@ async def test_a_limited_client_counts_each_http_request(server: ApiServer, clie
     ):
         with pytest.raises(RequestLimitReached, match="not requested: the limit of requests is reached"):
             await work
-    assert len(server.requests) == 6
+    assert len(server.requests) == 5
     await client.get(PODS)
     assert (limited.server, limited.namespace) == (client.server, client.namespace)
     assert limited.server_time() is not None
@@ -90,16 +93,14 @@ MISSING = {
     [
         (404, json.dumps(MISSING), '404 NotFound: pods "a" not found'),
         (404, "404 page not found\n", "404 Not Found: 404 page not found"),
-        (409, json.dumps({"reason": None, "message": None}), "409 Conflict"),
-        (500, "", "500 Internal Server Error"),
+        (409, json.dumps({"reason": None, "message": None}), "409 Conflict"), (500, "", "500 Internal Server Error"),
         (500, "two\nlines\x1b[31m", "500 Internal Server Error: two lines\N{REPLACEMENT CHARACTER}[31m"),
         (500, b"\xff\xfe", "500 Internal Server Error: \N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}"),
-        (500, "x" * 1_000_000, "500 Internal Server Error: xxx"),
-        (301, "moved", "301 Moved Permanently: moved"),
+        (500, "x" * 1_000_000, "500 Internal Server Error: xxx"), (301, "moved", "301 Moved Permanently: moved"),
         (401, "<h1>log in first</h1>", "401 Unauthorized: <h1>log in first</h1>"),
     ],
     ids=range(9),
-)
+)  # fmt: skip
 async def test_an_error_is_one_line_for_any_body(
     server: ApiServer, client: KubeClient, status: int, body: bytes | str, line: str
 ) -> None:
@@ -119,6 +120,9 @@ async def never(_request: web.Request) -> web.StreamResponse:
     return web.Response()
 
 
+LARGE = gzip.compress(b"[" * 50_000_000, 1)
+
+
 async def trickle(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse()
     await response.prepare(request)
@@ -131,12 +135,11 @@ async def trickle(request: web.Request) -> web.StreamResponse:
 @pytest.mark.parametrize(
     ("answer", "line"),
     [
-        (never, "no answer in time"),
-        (trickle, "no answer in time"),
+        (never, "no answer in time"), (trickle, "no answer in time"),
         (says(b" " * 20_000_000), "an answer of more than 16777216 bytes"),
         *(
             (
-                says(gzip.compress(b"[" * 50_000_000), Content_Encoding=kind),
+                says(LARGE, Content_Encoding=kind),
                 f"unexpected Content-Encoding {kind}",
             )
             for kind in ("gzip", "deflate", "br", "zstd", "x-nonsense")
@@ -144,7 +147,7 @@ async def trickle(request: web.Request) -> web.StreamResponse:
         (None, "127.0.0.1:PORT: Connection refused"),
     ],
     ids=["never", "trickle", "without end", "gzip", "deflate", "br", "zstd", "x-nonsense", "no listener"],
-)
+)  # fmt: skip
 async def test_an_answer_that_cannot_be_used_is_given_up(
     server: ApiServer, client: KubeClient, answer: Answer | None, line: str
 ) -> None:
@@ -161,12 +164,12 @@ async def test_an_answer_that_cannot_be_used_is_given_up(
     assert {request.headers["Accept-Encoding"] for request in server.requests} <= {"identity"}
 
 
-async def test_answers_of_many_pages_or_for_a_proxy_have_limits_of_their_own(
+async def test_lists_and_answers_through_the_proxy_have_limits_of_their_own(
     server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kube.client._LIST_SECONDS", 0.2)
-    server.always = lists(more="token")
-    with pytest.raises(Unreachable, match=r"GET /api/v1/pods: the pages did not end within 0.2 s"):
+    server.always = trickle
+    with pytest.raises(Unreachable, match=r"GET /api/v1/pods: no answer in time"):
         await read_list(client)
     server.always = says(b" " * 1_000_000)
     with pytest.raises(Unreachable, match="an answer of more than 100000 bytes"):

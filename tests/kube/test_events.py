@@ -80,35 +80,28 @@ async def test_the_form_of_an_event(client: KubeClient, kept: Kept, is_warning: 
     assert kept.requests == [f"POST {EVENTS}"]
 
 
-async def test_a_repeated_event_is_updated_and_its_count_grows(client: KubeClient, kept: Kept) -> None:
-    now = [1_795_222_215.0]
-    async with writing(client, wall_clock=lambda: now[0]) as run:
-        run.writer.emit(over(message="first"))
-        await run.settled(created=1)
-        now[0] += 60
-        run.writer.emit(over(message="second"))
-        await run.settled(created=1, updated=1)
-    event = kept.events["train-0.1"]
-    assert (event["count"], event["message"]) == (2, "second")
-    assert (event["firstTimestamp"], event["lastTimestamp"]) == (
-        "2026-11-21T00:50:15Z",
-        "2026-11-21T00:51:15Z",
-    )
-    assert kept.requests == [f"POST {EVENTS}", f"PATCH {EVENTS}/train-0.1"], "nothing is ever read"
-
-
 async def test_the_count_of_an_event(client: KubeClient, kept: Kept) -> None:
     def written() -> tuple[int, str]:
         return kept.events["train-0.1"]["count"], kept.events["train-0.1"]["message"]
 
-    async with writing(client) as run:
+    now = [1_795_222_215.0]
+    async with writing(client, wall_clock=lambda: now[0]) as run:
         for number in range(5):
             run.writer.emit(over(message=f"no. {number}"))
+            now[0] += 1
         await run.settled(created=1)
         assert written() == (5, "no. 4"), "a waiting event is written once"
+        now[0] += 55
+        run.writer.emit(over(message="second"))
+        await run.settled(created=1, updated=1)
+        assert written() == (6, "second")
+        assert [kept.events["train-0.1"][f"{each}Timestamp"] for each in ("first", "last")] == [
+            "2026-11-21T00:50:15Z", "2026-11-21T00:51:15Z",
+        ]  # fmt: skip
+        assert kept.requests == [f"POST {EVENTS}", f"PATCH {EVENTS}/train-0.1"], "nothing is ever read"
         kept.events.clear()
         run.writer.emit(over())
-        await run.settled(created=2)
+        await run.settled(created=2, updated=1)
         assert written() == (1, "too much"), "the server had deleted it"
     kept.events["train-0.1"] |= {"count": 40, "message": "old"}
     async with writing(client) as run:
@@ -207,19 +200,6 @@ async def test_a_refused_event_fails_and_delays_no_other(
         await run.settled(failed=1, created=1)
         assert [bool(trouble) for trouble in run.troubles] == [True, False]
     assert list(kept.events) == ["train-0.other"]
-
-
-async def test_a_right_is_awaited_up_to_the_limit(server: ApiServer, client: KubeClient, kept: Kept) -> None:
-    missing = refuses(403, "Forbidden", 'User "agent" cannot create resource "events"')
-    server.answers = [missing]
-    timing = EventTiming(per_second=1000.0, give_up_after_forbidden=0.5, first_pause=0.01, longest_pause=0.02)
-    async with writing(client, timing) as run:
-        run.writer.emit(over())
-        await run.settled(created=1)
-        server.always = missing
-        run.writer.emit(over(name="train-0.2"))
-        await run.settled(created=1, failed=1)
-        assert run.writer.waiting == 0
 
 
 async def test_refusals_of_a_namespace_stay_there(server: ApiServer, client: KubeClient, kept: Kept) -> None:

@@ -62,13 +62,6 @@ async def test_an_eviction_counts_only_if_the_api_server_confirms_it(
     assert len(server.requests) <= 2
 
 
-async def test_a_missing_answer_is_a_failure_and_no_exception(server: ApiServer, client: KubeClient) -> None:
-    await server.stop()
-    answer, line, _ = await ask(client)
-    assert answer is EvictionAnswer.FAILED
-    assert "Connection refused" in line
-
-
 @pytest.mark.parametrize(("is_trial", "more"), [(False, {}), (True, {"dryRun": ["All"]})])
 async def test_the_request_names_the_uid_of_the_pod(
     server: ApiServer, client: KubeClient, is_trial: bool, more: dict[str, Any]

@@ -3,23 +3,16 @@
 import asyncio
 import json
 import math
+import tracemalloc
 
 import pytest
+from aiohttp import web
 
 from kube.client import KubeClient
-from kube.watch import Resource
-from tests.support.api_server import PODS, ApiServer, event, lists, pod, streams
+from kube.watch import Resource, WatchTiming
+from tests.support.api_server import PODS, Answer, ApiServer, event, lists, pod, streams
 from tests.support.waiting import until
 from tests.support.watches import QUICK, running
-
-
-@pytest.fixture(autouse=True, params=["served", "refused"])
-def _watch_list(server: ApiServer, request: pytest.FixtureRequest) -> None:
-    server.watch_list = request.param
-
-
-lists_only = pytest.mark.parametrize("_watch_list", ["refused"], indirect=True)
-"""For tests that say what an API server answers to a list."""
 
 
 async def test_a_watch_lists_and_then_follows(server: ApiServer, client: KubeClient) -> None:
@@ -39,7 +32,6 @@ async def test_a_watch_lists_and_then_follows(server: ApiServer, client: KubeCli
         assert run.troubles == []
 
 
-@lists_only
 async def test_the_next_watch_begins_at_the_last_version(server: ApiServer, client: KubeClient) -> None:
     bookmark = event("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": "77"}})
     gone = event("ERROR", {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"})
@@ -57,25 +49,6 @@ async def test_the_next_watch_begins_at_the_last_version(server: ApiServer, clie
     exact = {**selector, "resourceVersionMatch": "NotOlderThan"}
     queries = [dict(request.query) for request in server.list_requests]
     assert queries == [{**exact, "resourceVersion": "0"}, {**exact, "resourceVersion": "77"}]
-
-
-@lists_only
-async def test_further_pages_are_requested_by_token_alone(server: ApiServer, client: KubeClient) -> None:
-    server.answers = [
-        lists(pod("a"), version=5, more="page-2"),
-        lists(pod("b"), version=5, more="page-3"),
-        lists(pod("c"), version=5),
-    ]
-    async with running(client) as run:
-        await until(lambda: server.watch_requests)
-        assert run.names == {"a", "b", "c"}
-        assert run.changes == [{"a", "b", "c"}], "half a list is never reported"
-        assert [dict(request.query) for request in server.list_requests] == [
-            {"resourceVersion": "0", "resourceVersionMatch": "NotOlderThan"},
-            {"continue": "page-2"},
-            {"continue": "page-3"},
-        ]
-        assert server.watch_requests[0].query["resourceVersion"] == "5"
 
 
 async def test_objects_that_the_reader_skips_are_not_kept(server: ApiServer, client: KubeClient) -> None:
@@ -111,3 +84,69 @@ async def test_contact_is_each_list_watch_and_event(server: ApiServer, client: K
         assert run.watch.last_contact == 1e9 + 130
         await until(lambda: len(server.watch_requests) > watches)
         await until(lambda: run.watch.last_contact == 1e9 + 160)
+
+
+async def test_other_tasks_run_between_objects(
+    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counts how often another task runs while 300 objects arrive at once; each object counts as long."""
+    monkeypatch.setattr("service.tasks._TURN_SECONDS", 0.0)
+    server.pods = {f"p{number}": pod(f"p{number}") for number in range(300)}
+    turns = 0
+    most = 0
+    since_turn = 0
+
+    async def count() -> None:
+        nonlocal since_turn, turns
+        while True:
+            since_turn = 0
+            turns += 1
+            await asyncio.sleep(0)
+
+    def read(item: bytes) -> str:
+        nonlocal most, since_turn
+        since_turn += 1
+        most = max(most, since_turn)
+        return "kept"
+
+    other = asyncio.create_task(count())
+    try:
+        async with running(client, read=read) as run:
+            await until(lambda: run.watch.is_synced)
+            assert len(run.names) == 300
+    finally:
+        other.cancel()
+    assert most <= 2
+    assert turns >= 300
+
+
+def sends_large(count: int) -> Answer:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        if "watch" in request.query:
+            await asyncio.sleep(30)
+        await response.write(b'{"kind":"PodList","metadata":{"resourceVersion":"5"},"items":[')
+        for number in range(count):
+            item = json.dumps(pod(f"p{number}", annotations={"a": "x" * 300_000})).encode()
+            await response.write(b"," * (number > 0) + item)
+        await response.write(b"]}")
+        return response
+
+    return answer
+
+
+async def test_memory_does_not_grow_with_the_number_of_objects(server: ApiServer, client: KubeClient) -> None:
+    """The server of this process is measured too; it makes one object at a time."""
+    peaks = []
+    for count in (10, 40, 160):
+        server.always = sends_large(count)
+        tracemalloc.start()
+        async with running(client, read=lambda item: "kept", timing=WatchTiming()) as run:
+            await until(lambda: run.watch.is_synced, seconds=60)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            assert len(run.names) == count
+        tracemalloc.stop()
+    _, few, many = peaks
+    assert many < few * 1.5 + 500_000
+    assert many < 160 * 300_000 / 5

@@ -46,11 +46,6 @@ def least_seconds(tries: int) -> float:
     return (tries - 4) * QUICK.longest_pause / 2
 
 
-@pytest.fixture(autouse=True)
-def _lists(server: ApiServer) -> None:
-    server.watch_list = "refused"
-
-
 # answers of the server; reported states, each letter is an object; versions of the lists, later pages have none; versions
 # of the watches; restarts but for normal ends, which are not compared if there are none; the problem
 Script = tuple[tuple[Answer, ...], str, tuple[str | None, ...], tuple[str, ...], dict[str, int], str]
@@ -68,10 +63,6 @@ SCRIPTS: dict[str, Script] = {
         (lists(pod("o")), refuses(410, "Expired", "too old")), "o n", ("0", "1"), ("1", "5"), {"gone": 1}, "",
     ),
     "a forgotten version, as event": ((lists(pod("o")), streams(GONE)), "o n", ("0", "1"), ("1", "5"), {"gone": 1}, ""),
-    "an expired continue token": (
-        (lists(pod("o")), streams(GONE), lists(pod("h"), version=3, more="token"), refuses(410, "Expired"), lists(pod("w"), version=4)),
-        "o w", ("0", "1", None, None), ("1", "4"), {"gone": 2}, f"GET {PODS}: 410 Expired: told to",
-    ),
     "versions that went back after a restore": (
         (lists(pod("a"), version=900), streams(GONE), TOO_NEW, lists(pod("b"), version=20)),
         "a b", ("0", "900", None), ("900", "20"), {"gone": 1, "504": 1},
@@ -163,16 +154,12 @@ async def test_a_watch_keeps_what_it_knows_and_recovers_also_if_it_starts_during
 @pytest.mark.parametrize(
     "line",
     [
-        b"Unauthorized\n",
-        b"<html>\n",
-        b"\xff\xfe\x00\n",
-        b"[" * 100_000 + b"\n",
-        b'{"type": "ADDED"}\n',
+        b"Unauthorized\n", b"<html>\n", b"\xff\xfe\x00\n", b"[" * 100_000 + b"\n", b'{"type": "ADDED"}\n',
         b'{"type": "FROZEN", "object": {"metadata": {"name": "x", "resourceVersion": "9"}}}\n',
         b'{"type": "ERROR", "object": "text"}\n',
         b'{"type": "ERROR", "object": null}\n',
     ],
-)
+)  # fmt: skip
 async def test_what_is_no_event_ends_the_stream(server: ApiServer, client: KubeClient, line: bytes) -> None:
     server.answers = [lists(pod("a"), version=3), streams(line, event("DELETED", pod("a", 9)))]
     async with running(client) as run:
@@ -224,25 +211,6 @@ async def test_the_last_readable_version_of_an_object_stays(server: ApiServer, c
     assert {"a", "b"} in run.changes
     assert lines == ["Expected `str`, got `int` - at `$.colour`"] * 3
     assert run.troubles == []
-
-
-@pytest.mark.parametrize("levels", [990, 3000, 9900])
-async def test_a_deep_object_reaches_its_reader_where_the_recursion_limit_cannot_be_raised(
-    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch, levels: int
-) -> None:
-    """Python 3.12.1 counts the levels of C code on its own, whatever `sys.setrecursionlimit` says."""
-    monkeypatch.setattr("service.json_depth.sys.setrecursionlimit", lambda _limit: None)
-    monkeypatch.setattr("service.json_depth.HAS_FIXED_LIMIT", True)
-    deep = b'{"f:a":' * levels + b"{}" + b"}" * levels
-    line = event("MODIFIED", pod("a", 9, spec={"nodeName": "n"})).replace(
-        b'"name": "a"', b'"name": "a", "managedFields": [' + deep + b"]"
-    )
-    server.answers = [lists(pod("a"), version=3), streams(line, event("ADDED", pod("b", 10)))]
-    async with running(client) as run:
-        await until(lambda: run.names == {"a", "b"})
-        assert run.watch.objects["team-a", "a"]["spec"] == {"nodeName": "n"}
-        assert run.watch.unreadable == 0
-        assert run.troubles == []
 
 
 async def test_a_line_without_end_is_given_up(
@@ -345,13 +313,10 @@ async def test_only_refusals_are_repeated_at_their_own_pause(server: ApiServer, 
     "answer",
     [
         says("<!DOCTYPE html><html><body>hello</body></html>", kind="text/html"),
-        says("{}"),
-        says(""),
-        streams(),
-        streams(b'{"type":"ADDED"'),
+        says("{}"), says(""), streams(), streams(b'{"type":"ADDED"'),
     ],
     ids=["a page", "an object", "nothing", "a stream without events", "half of an event"],
-)
+)  # fmt: skip
 async def test_what_is_no_watch_is_no_contact(server: ApiServer, client: KubeClient, answer: Answer) -> None:
     """A proxy without an API server answers 200: what is known gets older."""
     now = 100.0

@@ -3,7 +3,6 @@
 import ssl
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -45,7 +44,6 @@ async def apply(server: ApiServer, step: str | tuple[str, str]) -> None:
 @given(
     before=st.lists(NAMES, unique=True),
     steps=st.lists(st.one_of(CHANGES, CHANGES, st.sampled_from(["away", *FAULTS])), max_size=12),
-    watch_list=st.sampled_from(["served", "refused", "ignored"]),
 )
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_a_watch_ends_with_the_state_of_the_server(
@@ -53,9 +51,8 @@ async def test_a_watch_ends_with_the_state_of_the_server(
     account: Path,
     before: list[str],
     steps: list[str | tuple[str, str]],
-    watch_list: Literal["served", "refused", "ignored"],
 ) -> None:
-    server = ApiServer(trust=served, pods={name: pod(name) for name in before}, watch_list=watch_list)
+    server = ApiServer(trust=served, pods={name: pod(name) for name in before})
     await server.start()
     access = InCluster(folder=account, environment=server.environment)
     try:

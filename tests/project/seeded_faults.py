@@ -130,8 +130,8 @@ FAULTS: Final = (
     Fault("console: rows without a figure come last", "1 if row.used is None else -row.used",
           "-(row.used or 1 << 60)", "console/top/test_table.py"),
     Fault("watch: after 410 the whole state is read again",
-          "                self._resource_version = \"\"\n                return _End(\"gone\", str(error))",
-          "                return _End(\"gone\", str(error))", "kube"),
+          "                self._resource_version = \"\"\n                return \"gone\", str(error), 0.0",
+          "                return \"gone\", str(error), 0.0", "kube"),
     Fault("risk: a figure that is unknown and decides makes the risk unknown",
           "    return 0 if most_unused_bytes <= available_bytes else None", "    return 0", "gpuagent/ledger/test_risk.py"),
     Fault("health: a sensor that hangs is awaited for a part of the GPU's deadline", "part = self._deadline * _PART_OF_DEADLINE",
@@ -145,8 +145,8 @@ FAULTS: Final = (
     Fault("processes: a process that began after the reading is not the one that the driver listed",
           "if after.started_after(self._began):", "if not after.program[0]:", "gpuagent/sampling/test_processes.py"),
     Fault("watch: the head of an answer is no contact",
-          "                await self._take_initial(batches)\n                self._record_contact()",
-          "                await self._take_initial(batches)\n            self._record_contact()", "kube/test_watch_faults.py"),
+          "            self._opened_at = self._clock()\n",
+          "            self._opened_at = self._clock()\n            self._record_contact()\n", "kube/test_watch_faults.py"),
 )  # fmt: skip
 
 

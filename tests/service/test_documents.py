@@ -83,14 +83,12 @@ def test_a_huge_document_without_aliases_is_read() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda n: "- &a x\n" + "- *a\n" * n,
-        lambda n: "".join(f"- &a{i} x\n- *a{i}\n" for i in range(n // 2)),
+        lambda n: "- &a x\n" + "- *a\n" * n, lambda n: "".join(f"- &a{i} x\n- *a{i}\n" for i in range(n // 2)),
         lambda n: "[" * 400 + "&a x, " + "*a, " * n + "]" * 400,
-        lambda n: "".join(f"{i}: x\n" for i in range(n)) + "b: '*'",
-        lambda n: "k: x\n" * n + "b: '*'",
+        lambda n: "".join(f"{i}: x\n" for i in range(n)) + "b: '*'", lambda n: "k: x\n" * n + "b: '*'",
     ],
     ids=["aliases of one anchor", "anchors", "aliases below many levels", "keys", "the same key"],
-)
+)  # fmt: skip
 def test_the_cost_grows_with_the_length(make) -> None:
     def seconds(count: int) -> float:
         text = make(count)

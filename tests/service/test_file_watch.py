@@ -29,13 +29,10 @@ def rewrite_with_the_same_time(file: Path) -> None:
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {
-    "rewritten": lambda file: file.write_text("two"),
-    "rewritten, its time put back": rewrite_with_the_same_time,
-    "replaced": replace,
-    "gone": Path.unlink,
-    "unreadable": lambda file: file.chmod(0o000),
+    "rewritten": lambda file: file.write_text("two"), "rewritten, its time put back": rewrite_with_the_same_time,
+    "replaced": replace, "gone": Path.unlink, "unreadable": lambda file: file.chmod(0o000),
     "a directory now": lambda file: (file.unlink(), file.mkdir()),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("title", CHANGES)

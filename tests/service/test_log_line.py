@@ -72,26 +72,16 @@ def test_any_fields_become_one_line_of_json_within_the_bound(fields: dict[str, A
 @pytest.mark.parametrize(
     ("value", "written"),
     [
-        ("text", "text"),
-        (7, 7),
-        (2**63, 2**63),
-        (-(2**70), "an integer of 71 bits"),
-        (0.5, 0.5),
-        (float("nan"), None),
-        (True, True),
-        (Colour.RED, "red"),
-        (("a", 1, None), ["a", 1, None]),
-        ({"a": {"b": 1}}, {"a": "{'b': 1}"}),
-        (b"caf\xc3\xa9 \xff", "café \ufffd"),
-        ("\ud800 and 😀", "\ufffd and 😀"),
-        (["\udfff"], ["\ufffd"]),
-        ({"\ud800": "\ud800"}, {"\ufffd": "\ufffd"}),
+        ("text", "text"), (7, 7), (2**63, 2**63), (-(2**70), "an integer of 71 bits"), (0.5, 0.5),
+        (float("nan"), None), (True, True), (Colour.RED, "red"), (("a", 1, None), ["a", 1, None]),
+        ({"a": {"b": 1}}, {"a": "{'b': 1}"}), (b"caf\xc3\xa9 \xff", "café \ufffd"), ("\ud800 and 😀", "\ufffd and 😀"),
+        (["\udfff"], ["\ufffd"]), ({"\ud800": "\ud800"}, {"\ufffd": "\ufffd"}),
         (Unprintable(), "Unprintable without a text: RuntimeError"),
         (NotText(), "NotText without a text: TypeError"),
         ([str(n) for n in range(20)], [*(str(n) for n in range(16)), "… 4 more"]),
     ],
     ids=lambda value: type(value).__name__,
-)
+)  # fmt: skip
 def test_values_are_written_as(value: Any, written: Any) -> None:
     assert decoded(value=value)["value"] == written
 

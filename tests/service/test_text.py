@@ -72,17 +72,11 @@ def test_bytes_are_cut_at_a_character(text: str, limit: int) -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("a\n\n  b\tc", "a b c"),
-        ("\x1b[31mred\x9b0m", "\ufffd[31mred\ufffd0m"),
-        ("user\u202egnp.exe", "user\ufffdgnp.exe"),
-        ("a\u200bb\ufeff", "a\ufffdb\ufffd"),
-        ("a\ud800", "a\ufffd"),
-        ("x" * 301, "x" * 299 + "…"),
-        ("x" * 300, "x" * 300),
-        (" " * 5000 + "x", "…"),
-        ("模型 ü 🦜", "模型 ü 🦜"),
+        ("a\n\n  b\tc", "a b c"), ("\x1b[31mred\x9b0m", "\ufffd[31mred\ufffd0m"),
+        ("user\u202egnp.exe", "user\ufffdgnp.exe"), ("a\u200bb\ufeff", "a\ufffdb\ufffd"), ("a\ud800", "a\ufffd"),
+        ("x" * 301, "x" * 299 + "…"), ("x" * 300, "x" * 300), (" " * 5000 + "x", "…"), ("模型 ü 🦜", "模型 ü 🦜"),
     ],
-)
+)  # fmt: skip
 def test_a_line_of_foreign_text(text: str, line: str) -> None:
     assert one_line(text) == line
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from email.utils import format_datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from aiohttp import web
 
@@ -77,17 +77,9 @@ async def hangs(_request: web.Request) -> web.StreamResponse:
     raise AssertionError("unreachable")
 
 
-def lists(*pods: dict[str, Any], version: int = 1, more: str = "") -> Answer:
-    metadata = {"resourceVersion": str(version), **({"continue": more} if more else {})}
+def lists(*pods: dict[str, Any], version: int = 1) -> Answer:
+    metadata = {"resourceVersion": str(version)}
     return says(json.dumps({"kind": "PodList", "metadata": metadata, "items": list(pods)}))
-
-
-def initial_events(*pods: dict[str, Any], version: int = 1) -> bytes:
-    """Return the lines of a complete state in a watch, with the final bookmark."""
-    end = {
-        "metadata": {"resourceVersion": str(version), "annotations": {"k8s.io/initial-events-end": "true"}}
-    }
-    return b"".join([*(event("ADDED", item) for item in pods), event("BOOKMARK", end)])
 
 
 def streams(*chunks: bytes, cut: bool = False) -> Answer:
@@ -159,8 +151,6 @@ class ApiServer:
     token: str = ""
     """The only accepted token; empty accepts any."""
     pods: dict[str, dict[str, Any]] = field(default_factory=dict)
-    watch_list: Literal["served", "refused", "ignored"] = "served"
-    """Answer to a watch with initial events. A refusal precedes `answers`."""
     path: str = PODS
     further: "dict[str, ApiServer]" = field(default_factory=dict)
     """Further lists by path; these servers are not started, and only hold objects."""
@@ -176,8 +166,6 @@ class ApiServer:
     forgotten: int = 0
     """Resource version up to which the history is lost."""
     requests: list[web.Request] = field(default_factory=list)
-    """Answered requests, without refused watch-list requests."""
-    watch_lists_refused: int = 0
     port: int = 0
     _history: list[tuple[int, bytes]] = field(default_factory=list)
     _watchers: dict[asyncio.Queue[bytes], web.Request] = field(default_factory=dict)
@@ -244,9 +232,6 @@ class ApiServer:
             watcher.put_nowait(line)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
-        if self.watch_list == "refused" and "sendInitialEvents" in request.query:
-            self.watch_lists_refused += 1
-            return await refuses(422, "Invalid", "sendInitialEvents: Forbidden")(request)
         self.requests.append(request)
         if self.answers:
             return await self.answers.pop(0)(request)
@@ -276,15 +261,7 @@ class ApiServer:
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         lines: asyncio.Queue[bytes] = asyncio.Queue()
-        if "resourceVersion" in request.query:
-            since = int(request.query["resourceVersion"])
-        else:
-            since = self.version
-            if self.watch_list == "served":
-                lines.put_nowait(initial_events(*self.pods.values(), version=self.version))
-            else:
-                for item in self.pods.values():
-                    lines.put_nowait(event("ADDED", item))
+        since = int(request.query["resourceVersion"])
         if since < self.forgotten:
             return await refuses(410, "Expired", f"too old resource version: {since} ({self.forgotten})")(
                 request

@@ -10,9 +10,7 @@ from kube.client import KubeClient
 from kube.events import EventTiming, EventWriter
 from tests.support.waiting import in_background, until
 
-QUICK = EventTiming(
-    per_second=1000.0, burst=100, give_up_after_forbidden=0.3, first_pause=0.01, longest_pause=0.02
-)
+QUICK = EventTiming(per_second=1000.0, burst=100, first_pause=0.01, longest_pause=0.02)
 
 
 @dataclass(kw_only=True)

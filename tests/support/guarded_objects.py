@@ -141,8 +141,11 @@ async def _update(asker: Asker, path: str, key: Key, value: str | None, user: st
             return whole, answer
 
 
-async def edits(asker: Asker, item: Item, key: Key, value: str | None, user: str) -> dict[str, Answer]:
-    """Write one key of an object in every way, as dry runs; None removes it. Return the answers by way."""
+async def edits(
+    asker: Asker, item: Item, key: Key, value: str | None, user: str, *, in_all_ways: bool = True
+) -> dict[str, Answer]:
+    """Write one key of an object in all ways, as dry runs; None removes it. Return the answers by way.
+    Policies see only the result, so most keys need no more than a merge patch of the object and of its status."""
     kind, name = key
     path = where(item)
     change = {"metadata": {kind: {name: value}}}
@@ -150,11 +153,15 @@ async def edits(asker: Asker, item: Item, key: Key, value: str | None, user: str
     operation = (
         {"op": "remove", "path": pointer} if value is None else {"op": "add", "path": pointer, "value": value}
     )
+    answers = {"merge patch": await asker.merge(path, change, user=user, dry_run=True)}
+    if item["kind"] in ("Pod", "Job"):
+        answers["status"] = await asker.merge(path + "/status", change, user=user, dry_run=True)
+    if not in_all_ways:
+        return answers
     whole, update = await _update(asker, path, key, value, user)
     applied = {**whole, "metadata": {**whole["metadata"], "managedFields": None, "resourceVersion": None}}
-    answers = {
+    return answers | {
         "update": update,
-        "merge patch": await asker.merge(path, change, user=user, dry_run=True),
         "JSON patch": await asker.send("PATCH", path, [operation], user=user, content_type=JSON_PATCH, dry_run=True),
         "strategic patch": await asker.send("PATCH", path, change, user=user, content_type=STRATEGIC, dry_run=True),
         "server-side apply": await asker.send(
@@ -168,9 +175,6 @@ async def edits(asker: Asker, item: Item, key: Key, value: str | None, user: str
             force="true",
         ),
     }  # fmt: skip
-    if item["kind"] in ("Pod", "Job"):
-        answers["status"] = await asker.merge(path + "/status", change, user=user, dry_run=True)
-    return answers
 
 
 async def store(asker: Asker, item: Item, user: str = ALICE) -> None:

@@ -23,7 +23,7 @@ keeps_deep_values: Final = pytest.mark.skipif(
 
 BY_PLACE: Final = {
     "cluster": "cluster", "kai_programs": "cluster", "gpu": "gpu", "node": "node",
-    "docs/test_site_in_browser.py": "browser", "gpuagent/server/test_browser.py": "browser",
+    "gpuagent/server/test_browser.py": "browser",
 }  # fmt: skip
 """Marker by folder or file, relative to tests/."""
 

@@ -43,22 +43,27 @@ def promtool(*arguments: str | Path) -> str:
     return done.stdout
 
 
-def assert_samples(
-    folder: Path,
+def case_of(
     query: str,
     series: Mapping[str, str],
     samples: Sequence[Mapping[str, Any]],
     *,
+    name: str = "",
     interval: str = "1m",
     at: str = "100m",
-) -> None:
-    """Assert the samples of a query at a time, of series with a value in each interval."""
-    case = {
+) -> dict[str, Any]:
+    """Return a case of `assert_cases`: the samples of a query at a time, of series with a value in each interval."""
+    return {
+        "name": name,
         "interval": interval,
-        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "input_series": [{"series": each, "values": values} for each, values in series.items()],
         "promql_expr_test": [{"expr": query, "eval_time": at, "exp_samples": [*samples]}],
     }
+
+
+def assert_cases(folder: Path, *cases: Mapping[str, Any]) -> None:
+    """Let one promtool evaluate all cases; it names those that fail."""
     (folder / "rules.yaml").write_text("groups: []\n")
     proof = folder / "proof.yaml"
-    proof.write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": [case]}))
+    proof.write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": [*cases]}))
     promtool("test", "rules", proof)

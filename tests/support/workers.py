@@ -9,10 +9,13 @@ from xdist.workermanage import WorkerController
 
 EntryT = TypeVar("EntryT")
 _CLUSTER: Final = "tests/cluster/"
+_AT_ONE_WORKER: Final = "tests/kai_programs/"
+"""Its tests share a cluster."""
 
 
 def file_of(nodeid: str) -> str:
-    return nodeid.partition("::")[0]
+    """Return the file of a test, or the folder whose files one worker runs."""
+    return _AT_ONE_WORKER if nodeid.startswith(_AT_ONE_WORKER) else nodeid.partition("::")[0]
 
 
 def next_file(files: Iterable[str], *, prefers_cluster: bool) -> str:
@@ -31,7 +34,7 @@ def begin_elsewhere(entries: Sequence[EntryT], worker: Mapping[str, Any]) -> lis
 
 class ScheduleByFile(LoadScopeScheduling):
     """Gives each file to one worker, and the files of tests/cluster to every other worker first.
-    A file's fixtures of scope `module` are built once. Each worker with cluster tests runs a control plane for all
+    A file's fixtures of scope `module` are built once, and KAI's programs are started once. Each worker with cluster tests runs a control plane for all
     of them. Cluster tests mostly wait, so that other workers use the processors meanwhile."""
 
     def _split_scope(self, nodeid: str) -> str:

@@ -396,7 +396,7 @@ def _notes(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
         what += ", which its label names"
         yield finding(evidence, "priority-class-ignored", what, "known-priority")
     is_settled = pod.status.phase == "Running" and age is not None and age > SETTLED
-    if is_settled and request_of(pod).is_any and not group.has_allocation:
+    if is_settled and request_of(pod).is_any and not group.resources.allocated:
         who = "podgroup-controller"
         what = f"KAI's {who} has not entered the pod's GPUs, so that the figures of its queue are too low"
         yield finding(evidence, "accounting-missing", what, "start-kai", program=who)

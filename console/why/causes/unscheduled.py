@@ -13,7 +13,7 @@ from console.why.acts import ACTS, finding
 from console.why.evidence import PodEvidence, PolicyDecision, request_of, waited
 from console.why.explanation import REPEATED_BY_KAI, Code, PodFinding
 from kai import keys
-from kube.kinds import Event, Pod
+from kube.kinds import Event, Pod, text_at
 from service.text import listed, one_line
 from service.units import duration
 
@@ -279,7 +279,7 @@ def incomplete_gang(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
 def node_pool(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
     """Return the finding for a node pool for which KAI has no scheduler."""
     pool, shards = node_pool_of(evidence), evidence.shards
-    is_served = any(shard.spec.partition_label_value == pool for shard in items(shards))
+    is_served = any(text_at(shard.spec, "partitionLabelValue") == pool for shard in items(shards))
     is_known = evidence.pod_group.is_known and shards.is_answered  # without the kind, no pool has a scheduler
     if evidence.verdict is not None or not pool or not is_known or is_served:
         return None

@@ -26,7 +26,7 @@ from console.doctor.node_checks import nodes_are_labelled
 from console.doctor.sharing_checks import resource_management, run_ai_keys
 from console.render.policy_manifests import RELEASES
 from kai.installation import Installation, SharingMode
-from kai.releases import Version
+from kai.releases import Version, _Since
 from kube.device_kinds import DeviceClass
 from kube.kinds import (
     DEVICE_CLASSES,
@@ -140,7 +140,8 @@ MUTATE, VALIDATE = "pods.mutate.kaishare.dev", "pods.validate.kaishare.dev"
 DIFFERS = f"problem: mutating webhook: {MUTATE} differs from this release"
 SELECTOR = mutating().hooks[0].namespace_selector.requirements
 EXPRESSIONS = [
-    {"key": key, "operator": operator, "values": list(values)} for key, operator, values in sorted(SELECTOR)
+    {"key": each.key, "operator": each.operator, **({"values": sorted(each.values)} if each.values else {})}
+    for each in sorted(SELECTOR, key=str)
 ]
 OTHER_KINDS = [*validating().hooks[:2], msgspec.structs.replace(validating().hooks[2], rules=[])]
 WITHOUT_NAMES = [each for each in EXPRESSIONS if each["key"] != "kubernetes.io/metadata.name"]
@@ -626,7 +627,7 @@ def source_of(package: ModuleType) -> str:
 
 def test_every_property_that_the_webhook_or_a_policy_reads_is_compared() -> None:
     text = source_of(webhook.policy) + inspect.getsource(kai.refusals)
-    properties = {name for name, value in vars(Version).items() if isinstance(value, property)}
+    properties = {name for name, value in vars(Version).items() if isinstance(value, property | _Since)}
     read = {name for name in properties if re.search(rf"\b{name}\b", text)}
     assert {difference.name for difference in DIFFERENCES} == read
     assert {name for name, _ in RELEASES.values()} <= read

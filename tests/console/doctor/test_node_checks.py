@@ -101,7 +101,8 @@ def test_findings_about_agents(findings: Iterator[CheckResult], expected: list[s
     assert all(line.startswith(start) for line, start in zip(lines, expected, strict=True)), lines
 
 
-HOSTILE = [ApiProblem(reason=f"\x1b[2J{n}", detail="\u202e\n" * 9999) for n in range(5000)]
+LONG = "\u202e\n" * 9999
+HOSTILE = [ApiProblem(reason=f"\x1b[2J{n}", detail=LONG) for n in range(5000)]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from kai import keys
 from kai.releases import Version
 from tests.console.why.test_acts import WITHOUT_ACT, is_imperative
 from tests.support.api_server import ObjectServer
+from tests.support.markers import nightly
 from tests.support.why_states import RELEASES, State, folder, put, read, states
 
 pytestmark = pytest.mark.skipif(
@@ -101,8 +102,10 @@ def expected_codes(state: State, kind: str, name: str) -> tuple[Code, Code]:
     return _EXPECTED.get(f"{state.path.parent.name}/{key}") or _EXPECTED.get(key, runs)
 
 
-@pytest.mark.parametrize("is_edit", [False, True], ids=["administrator", "edit"])
-@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize(
+    ("release", "is_edit"),
+    [*((release, False) for release in RELEASES), (RELEASES[0], True), *(nightly((release, True)) for release in RELEASES[1:])],
+)  # fmt: skip
 async def test_each_recorded_state_has_its_cause(server: ObjectServer, release: str, is_edit: bool) -> None:
     for state, kind, name in targets(release):
         put(server, state, is_edit=is_edit)

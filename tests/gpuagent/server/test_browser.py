@@ -28,6 +28,7 @@ from service.http.limits import Address
 from service.log import JsonLog
 from tests.support.browser import CHROMIUM, Browser
 from tests.support.driver_chain import Chain
+from tests.support.markers import nightly
 from tests.support.samples import GIB, A, B, gpu, in_pod, pod, pod_share, sample, snapshot_of, with_limit
 from tests.support.scenarios import SCENARIOS
 from tests.support.scenarios.loading import load_scenario
@@ -205,7 +206,7 @@ async def test_the_keyboard_reaches_the_filter_and_every_pod(browser: Browser, i
 
 
 @SCHEMES
-@pytest.mark.parametrize("width", [390, 1280, 1920])
+@pytest.mark.parametrize("width", [390, nightly(1280), 1920])
 async def test_axe_has_no_findings_and_nothing_overflows(
     browser: Browser, url: str, in_trouble: str, width: int, is_dark: bool
 ) -> None:

@@ -59,12 +59,10 @@ async def test_a_head_that_drips_ends_the_connection(prepare: Prepare) -> None:
 @pytest.mark.parametrize(
     ("prepare", "limit"),
     [
-        (nothing, "idle_seconds"),
-        (one_request, "idle_seconds"),
-        (a_request_and_part_of_the_next, "idle_seconds"),
+        (nothing, "idle_seconds"), (one_request, "idle_seconds"), (a_request_and_part_of_the_next, "idle_seconds"),
         (empty_lines, "head_seconds"),
     ],
-)
+)  # fmt: skip
 async def test_silence_ends_a_connection(prepare: Prepare, limit: str) -> None:
     async with serving(limits(**{limit: 0.1})) as running:
         client = await running.connect()

@@ -91,24 +91,6 @@ def test_places_go_to_the_requests_that_came_first() -> None:
     assert not made.is_within_busy_limit("w"), "the next request of a connection is behind those that wait"
 
 
-def test_a_head_counts_from_its_first_byte() -> None:
-    made = table(half_open="a")
-    for second in range(1, 11):
-        assert made.overdue(second) == []
-        made.head_started("a", second)
-    assert made.overdue(11) == ["a"]
-    made.head_arrived("a")
-    assert made.overdue(1000) == []
-
-
-def test_part_of_the_next_head_counts_beside_an_answer() -> None:
-    made = table(busy="a")
-    made.head_started("a", 1)
-    made.answered("a", 5)
-    assert made.overdue(10.5) == []
-    assert made.overdue(11.5) == ["a"]
-
-
 def test_the_time_for_reading_starts_again_when_the_client_has_read() -> None:
     made = table(busy="ab", of=replace(LIMITS, max_connections=400))
     made.stalled("a", 0)

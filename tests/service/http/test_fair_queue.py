@@ -106,12 +106,10 @@ async def test_a_task_that_gives_up_leaves_nothing(closed: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("host", "same"),
     [
-        ("10.1.2.3", "10.1.2.3"),
-        ("fd00:1:2:3::1", "fd00:1:2:3:ffff:ffff:ffff:ffff"),
-        ("fe80::1%eth0", "fe80::2%eth1"),
-        ("::1", "::2"),
+        ("10.1.2.3", "10.1.2.3"), ("fd00:1:2:3::1", "fd00:1:2:3:ffff:ffff:ffff:ffff"),
+        ("fe80::1%eth0", "fe80::2%eth1"), ("::1", "::2"),
     ],
-)
+)  # fmt: skip
 def test_an_ipv6_network_of_64_bits_is_one_peer(host: str, same: str) -> None:
     assert peer_of(host) == peer_of(same)
     assert peer_of(host) not in {peer_of("10.1.2.4"), peer_of("fd00:1:2:4::1")}

@@ -1,17 +1,12 @@
 """Parts of aiohttp and asyncio that service/http/bounded_server.py relies on and that their documentation does not promise."""
 
 import asyncio
-import re
 from asyncio.sslproto import SSLProtocol
-from pathlib import Path
 
 import pytest
 from aiohttp import web
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.web_protocol import RequestHandler
-
-ROOT = Path(__file__).parents[3]
-PACKAGES = ("kai", "service", "kube", "certs", "webhook", "gpuagent")
 
 
 @pytest.mark.parametrize(
@@ -47,13 +42,3 @@ async def test_a_parsed_request_is_in_messages_with_its_body() -> None:
     assert not handler._messages[-1][1].is_eof()
     handler.data_received(b".")
     assert handler._messages[-1][1].is_eof()
-
-
-def test_only_one_module_imports_private_parts() -> None:
-    private = re.compile(
-        r"aiohttp\.(web_protocol|base_protocol|streams|http_parser)|sslproto|selector_events"
-    )
-    modules = [file for name in PACKAGES for file in (ROOT / name).rglob("*.py")]
-    assert len(modules) > 100
-    users = [str(file.relative_to(ROOT)) for file in modules if private.search(file.read_text())]
-    assert users == ["service/http/bounded_server.py"]

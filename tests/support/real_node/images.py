@@ -1,7 +1,9 @@
 """Builds the images from their Dockerfiles with buildah, and the few others that a node needs.
 No registry is asked. `PYTHON_IMAGE` names an archive or an image that buildah finds; without it the base image is
-made of Debian's packages by debootstrap, under the name that the Dockerfiles have."""
+made of Debian's packages by debootstrap, under the name that the Dockerfiles have, once a week: it takes longer than
+both services, so its archive stays in the user's cache."""
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -52,6 +54,20 @@ class Builder:
         named = os.environ.get("PYTHON_IMAGE")
         if named:
             return named
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kaishare-base"
+        kept = cache / f"{time.strftime('%G-%V')}-{hashlib.sha256(_PACKAGES.encode()).hexdigest()[:12]}.tar"
+        if kept.exists():
+            self.buildah("pull", "-q", f"oci-archive:{kept}:{BASE}")
+            return BASE
+        self._bootstrap()
+        self.pack(BASE)
+        shutil.rmtree(cache, ignore_errors=True)  # those of earlier weeks
+        cache.mkdir(parents=True)
+        shutil.move(self.folder / "python.tar", making := kept.with_suffix(".making"))
+        making.rename(kept)
+        return BASE
+
+    def _bootstrap(self) -> None:
         root = self.folder / "base"
         command = ["debootstrap", "--variant=minbase", f"--include={_PACKAGES}", "bookworm", str(root)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -59,7 +75,6 @@ class Builder:
             raise RuntimeError(f"debootstrap: {done.stdout[-2000:]}{done.stderr[-1000:]}")
         self._from_scratch(BASE, [("-q", str(root), "/")])
         shutil.rmtree(root)
-        return BASE
 
     def service(self, service: str, base: str) -> None:
         """Build an image from its Dockerfile. RUN reaches package indexes as this machine does."""

@@ -11,7 +11,7 @@ from gpuagent.pods.inventory import UnavailableReason
 from gpuagent.pods.lookups import Fetcher
 from kai.kaishare_keys import VCLUSTER
 from kube.client import KubeClient
-from tests.support.api_server import BIND_REQUESTS, ApiServer, event, initial_events, refuses, says, streams
+from tests.support.api_server import BIND_REQUESTS, ApiServer, event, lists, refuses, says
 from tests.support.cluster_pods import EVERYTHING, FORBIDDEN, offer, portion_of, running, versioned
 from tests.support.inventories import inventory
 from tests.support.kube_objects import (
@@ -45,7 +45,7 @@ async def test_the_first_inventory_waits_for_bind_requests(server: ApiServer, cl
 
     async def slowly(request: web.Request) -> web.StreamResponse:
         await asyncio.sleep(0.3)
-        return await streams(initial_events(versioned(bind_request())))(request)
+        return await lists(versioned(bind_request()))(request)
 
     offer(server, fraction())
     server.refusals = {"bindrequests": slowly}

@@ -11,7 +11,7 @@ from aiohttp import web
 from gpuagent.pods.lookups import NAMESPACES, Fetcher
 from kube.client import KubeClient
 from service.log import JsonLog
-from tests.support.api_server import ApiServer, says
+from tests.support.api_server import BIND_REQUESTS, ApiServer, says
 from tests.support.cluster_pods import EVERYTHING, NAMESPACE, offer, running, versioned
 from tests.support.kube_objects import NODE, fraction, namespace_object, pod
 from tests.support.waiting import seconds_until, until
@@ -52,6 +52,8 @@ async def test_reads_come_from_the_memory_of_the_api_server(server: ApiServer, c
             f"/api/v1/nodes/{NODE}": "0",
             "/api/v1/namespaces/research": "0",
             "/api/v1/namespaces/kai-resource-reservation": "0",
+            "/api/v1/pods": "0",
+            BIND_REQUESTS: "0",
         }
 
 
