@@ -385,13 +385,13 @@ class Soak:
             while not self.is_over.is_set() or self.numbers["living"]:
                 async with session.get(f"{self.agent.url}/api/v1/shares") as response:
                     answer = json.loads(await response.read())
-                self.shares = {pod["uid"]: pod for pod in answer["pods"]}
                 self.numbers["answers"] += 1
-                for each in answer["problems"]:
-                    if each["reason"] == TORN:
-                        self.ledger.done["torn samples"] += 1
-                    else:
-                        self.ledger.wrong.append(f"the agent has a problem: {each}"[:300])
+                problems = answer["problems"]
+                if any(each["reason"] == TORN for each in problems):  # which may tell of no flag that is set
+                    self.ledger.done["torn samples"] += 1
+                else:
+                    self.shares = {pod["uid"]: pod for pod in answer["pods"]}
+                    self.ledger.wrong += [f"the agent has a problem: {each}"[:300] for each in problems]
                 await asyncio.sleep(2.5 / self.plan.speed)
 
     async def _scrapes(self) -> None:

@@ -4,7 +4,7 @@ The pods' own requests are added up by node, shared GPU and queue, and compared 
 """
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -26,18 +26,17 @@ from console.doctor.cluster_state import ClusterFacts
 from kai import keys
 from kube.kinds import PodGroup, gpu_amount
 from service.text import MOST_LINES, counted, listed, one_line, quoted
+from service.units import duration
 
-TOLERANCE: Final = 0.001
-"""Difference of two figures that are equal, in GPUs: KAI's status rounds each pod up to 10^-9."""
+TOLERANCE: Final = 0.001  # GPUs between two figures that are equal: KAI's status rounds each pod up to 10^-9
 REMEDY: Final = (
     "compare the labels and annotations of these pods with their requests, delete and recreate the pods, and"
     " install the guard with guard.action=deny"
 )
 _WITHOUT: Final = "the requests of pods were not compared with KAI's figures"
-_LONG: Final = timedelta(minutes=5)
-"""Age of a request to delete a pod from which the pod is reported; most pods end within 30 s."""
-_PAUSE_SECONDS: Final = 4.0
-"""Pause before the second reading. KAI writes its status about a second after a change."""
+_LONG: Final = timedelta(minutes=5)  # after which a deleted pod is reported; most pods end within 30 s
+_PAUSE_SECONDS: Final = 4.0  # before the second reading; KAI writes its status a second after a change
+_LONGEST_SECONDS: Final = 365 * 86_400.0  # of an age; a grace period that tenants write may be longer
 _DIGITS: Final = 3
 
 
@@ -51,8 +50,7 @@ class AccountingComparison:
 
     The evidence is what a difference consists of. It lasts if a part of it is in both readings.
     """
-    compared: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-    """Numbers of the queues and nodes whose figures could be compared."""
+    compared: Counter[str] = field(default_factory=Counter)  # queues and nodes with comparable figures
     unknown: defaultdict[str, dict[str, list[str]]] = field(default_factory=lambda: defaultdict(dict))
     """Queues and nodes whose figures could not be compared, with the pods that prevented it."""
 
@@ -127,7 +125,7 @@ def _deleted_pods(reading: Reading) -> Iterator[CheckResult]:
     KAI's scheduler no longer counts them in their queue (`pod_status.go`: Releasing is not allocated), and
     counts them on their node.
     """
-    now, day, minute = reading.cluster.now, timedelta(days=1), timedelta(minutes=1)
+    now = reading.cluster.now
     deleted = [
         (pod.name, pod.deleted_at)
         for pod in items(reading.pods)
@@ -135,11 +133,8 @@ def _deleted_pods(reading: Reading) -> Iterator[CheckResult]:
     ]
     if now is None and deleted:
         yield unknown("the API server's time is unknown: deleted pods that still run were not checked")
-    ages = {name: now - at for name, at in deleted if now - at > _LONG} if now else {}
-    if old := [
-        f"{name} ({'more than a day' if age > day else f'{age // minute} min'} ago)"
-        for name, age in ages.items()
-    ]:
+    ages = {name: (now - at).total_seconds() for name, at in deleted if now - at > _LONG} if now else {}
+    if old := [f"{name} ({duration(min(age, _LONGEST_SECONDS))} ago)" for name, age in ages.items()]:
         yield warning(
             f"{counted(len(old), 'deleted pod')} with GPUs, which KAI no longer counts in a queue:"
             f" {listed(old)}",
@@ -256,8 +251,7 @@ def _compare_limits(result: AccountingComparison) -> None:
     )
     by_name = {queue.name: queue for queue in items(reading.cluster.queues)}
     totals: defaultdict[str, float] = defaultdict(float)
-    parts: defaultdict[str, list[str]] = defaultdict(list)
-    """The queues with pods that make up a total."""
+    parts: defaultdict[str, list[str]] = defaultdict(list)  # the queues with pods that make up a total
     for queue, members in pods.items():
         amount, above, seen = sum(_requested(reading, pod) for pod in members), queue, set[str]()
         while above in by_name and above not in seen:  # parents may form a circle

@@ -24,11 +24,9 @@ from kube.kinds import Kind, PodGroup
 from service.text import counted, listed, quoted, shorten
 from webhook.policy.checks import gpus_of_regular_containers, whole_gpus
 
-CLAIMS: Final = "resource claims"
-"""The obstacle of a pod with claims, whose devices are not `nvidia.com/gpu` of the node."""
+CLAIMS: Final = "resource claims"  # the obstacle of a pod whose devices are not `nvidia.com/gpu` of the node
 DEFAULT_SUBGROUP: Final = "default"
-"""The only subgroup of a PodGroup without subgroups, and the subgroup of a pod without the label
-(`job_info.go` of v0.9.8, v0.13.4 and v0.17.0)."""
+"""The subgroup of a PodGroup or pod that names none (`job_info.go` of v0.9.8, v0.13.4 and v0.17.0)."""
 _HIDING_APPS: Final = frozenset({keys.RESERVATION_APP, "scaling-pod"})
 """Values of `app` by which KAI recognises its own pods (`utility_pods.go`, v0.9.8 to v0.17.0)."""
 _LONGEST_KEY: Final = 100
@@ -50,15 +48,11 @@ class GpuRequest:
     node: str
     is_of_kai: bool  # whether `spec.schedulerName`, which cannot be changed, names KAI
     whole: int  # whole GPUs that the pod holds, as Kubernetes counts them: with sidecars and init containers
-    regular: int
-    """Whole GPUs of the regular containers, which is what KAI's status counts (`metadata/pod.go`)."""
+    regular: int  # whole GPUs of the regular containers, which KAI's status counts (`metadata/pod.go`)
     share: Share | None  # the share of a pod of KAI; other schedulers ignore the annotations
-    obstacle: str
-    """The reason why the GPUs of the pod cannot be counted, such as `resource claims`; empty if they can."""
-    is_readable_by_status: bool
-    """Whether KAI's status can read `gpu-fraction`: a quantity, so no `0x1p-1` (`requested.go`)."""
-    gpu_groups: tuple[str, ...]
-    """GPUs that the pod shares, by the labels `runai-gpu-group` and `runai-gpu-group/<group>`."""
+    obstacle: str  # why the GPUs of the pod cannot be counted, such as `resource claims`; empty if they can
+    is_readable_by_status: bool  # whether KAI's status can read `gpu-fraction`: no `0x1p-1` (`requested.go`)
+    gpu_groups: tuple[str, ...]  # GPUs that the pod shares, by its labels
     pod_group: str  # name of the PodGroup; empty without the annotation
     queue_label: str
     subgroup: str

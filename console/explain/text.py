@@ -27,7 +27,7 @@ from kai.pod import MalformedPod, decode_pod
 from service.text import counted, fold, one_line
 from webhook.policy.labels import LabelProblems
 from webhook.policy.pod_parts import annotations_of, as_json
-from webhook.policy.reasons import Action, Finding
+from webhook.policy.reasons import Action, Finding, Reason
 from webhook.policy.sizes import Source
 
 _WORDS: Final = {  # for an action, in the table and in a headline
@@ -38,6 +38,7 @@ _WORDS: Final = {  # for an action, in the table and in a headline
 }
 _LEFT_ALONE: Final = ("left alone", "left alone")
 _ANSWERS: Final = {None: "no answer", True: "admitted", False: "refused"}
+_RANKS: Final = (Reason.DISTRIBUTED, Reason.RANKS_MAY_MEET)
 _SHARES: Final = (keys.GPU_FRACTION, keys.GPU_MEMORY)
 
 
@@ -276,8 +277,11 @@ def sums(items: Sequence[Item], *, columns: int) -> list[str]:
     text = f"{head}: {_listed(actions)}" if actions else head
     text += f"; the API server: {_listed(answers)}" if answers else ""
     hinted = sum(bool(item.warnings) for item in pods)
+    findings = ((item.mutation.decision.finding, *item.warnings) for item in pods)
+    ranks = sum(any(each.reason in _RANKS for each in of_pod) for of_pod in findings)
     others = len(items) - len(pods)
     text += f"; {hinted} with warnings" if hinted else ""
+    text += f"; {ranks} of distributed jobs" if ranks else ""
     text += f"; {counted(others, 'other object')}" if others else ""
     if live:
         # In mode observe, what a new pod would ask for.

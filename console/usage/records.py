@@ -46,8 +46,7 @@ class RecordedTime(NamedTuple):
     """How far the records cover the time with pods."""
 
     matchers: str  # label matchers of the series that count, without braces
-    part: float
-    """From 0 to 1. A gap between two records is known by the pods that are seen again after it."""
+    part: float  # from 0 to 1. A gap between two records is known by the pods that are seen again after it
     remarks: tuple[str, ...] = ()
 
 

@@ -15,8 +15,8 @@ import pytest
 from tests.project.sources import PACKAGES, ROOT, matching, modules
 
 LINES: Final = {
-    "kai": 3_050, "certs": 1_250, "console": 18_200, "gpuagent": 14_700, "kube": 3_500, "service": 3_400,
-    "webhook": 9_200, "tests": 78_800,
+    "kai": 2_950, "certs": 1_250, "console": 15_500, "gpuagent": 14_700, "kube": 3_000, "service": 3_300,
+    "webhook": 9_100, "tests": 75_000,
 }  # fmt: skip
 """Most lines of Python in a folder."""
 
@@ -34,7 +34,7 @@ def test_a_folder_does_not_grow(folder: str, most: int) -> None:
 
 def test_the_whole_does_not_grow() -> None:
     files = list(modules(ROOT))
-    assert sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files) <= 53_300
+    assert sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files) <= 49_700
     assert len([file for file in files if file.name != "__init__.py"]) <= 260
     assert (
         len(
@@ -71,8 +71,8 @@ print(json.dumps({{name: getattr(module, "__file__", None) for name, module in s
 @pytest.mark.parametrize(
     ("services", "most"),
     [
-        pytest.param("webhook.cli, webhook.serve", 19_600, id="webhook"),
-        pytest.param("gpuagent.cli, gpuagent.serve", 20_200, id="agent"),
+        pytest.param("webhook.cli, webhook.serve", 18_800, id="webhook"),
+        pytest.param("gpuagent.cli, gpuagent.serve", 19_700, id="agent"),
     ],
 )
 def test_a_service_loads_few_lines_and_nothing_of_the_console(services: str, most: int) -> None:

@@ -58,6 +58,7 @@ def test_no_two_rows_are_equal(run: Run) -> None:
     assert objects == [f"Pod/{LONG}0", f"Pod/{LONG}1", *roles]
 
 
+RANK = bare(gpu_container(env=[{"name": "WORLD_SIZE", "value": "2"}]), name="rank")
 VLLM = bare(gpu_container(command=["vllm", "serve", "M"]), name="vllm")
 
 
@@ -67,6 +68,7 @@ VLLM = bare(gpu_container(command=["vllm", "serve", "M"]), name="vllm")
         (FIVE[3], "enforce", r"denied +1 GPU +opt-out-denied +-\n1 pod: 1 denied\.\n"),
         (FIVE[0], "observe", r"observed +0\.25 +whole-gpu-converted"),
         (VLLM, "default", r"whole-gpu-converted +2\n1 pod: 1 changed; 1 with warnings\."),
+        (RANK, "default", r"; 1 of distributed jobs\."),
     ],
 )
 def test_what_a_row_and_the_sums_tell(run: Run, document: object, mode: str, row: str) -> None:

@@ -96,7 +96,7 @@ CASES: list[tuple[KaiAccounts, list[str], tuple[str | None, ...]]] = [
     (books(1).pod("slow", 1, metadata=DELETED).pod("next", 1), ["warning: 1 deleted pod with GPUs, which KAI no longer counts in a queue: team-b/slow (10 min ago)"], ()),
     (books(1).pod("slow", 1, metadata={**DELETED, "deletionTimestamp": "2026-11-21T12:58:00Z"}).pod("next", 1), [FITS], ()),
     *(
-        (books().pod("slow", 1, metadata={**DELETED, "deletionGracePeriodSeconds": seconds}), ["warning: 1 deleted pod with GPUs, which KAI no longer counts in a queue: team-b/slow (more than a day ago)"], ())
+        (books().pod("slow", 1, metadata={**DELETED, "deletionGracePeriodSeconds": seconds}), ["warning: 1 deleted pod with GPUs, which KAI no longer counts in a queue: team-b/slow (365 d ago)"], ())
         for seconds in (1 << 62, -(1 << 62), 1 << 40)
     ),
     # Such a pod runs, and its PodGroup never gets a status.
