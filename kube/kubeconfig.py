@@ -9,6 +9,7 @@ import contextlib
 import os
 import ssl
 import sys
+import time
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from service.names import is_dns_label
 from service.text import listed, one_line, quoted
 
 _EXEC: Final = "client.authentication.k8s.io"
-_REFUSED: Final = ("as", "as-uid", "as-groups", "as-user-extra", "auth-provider", "username", "password")
+_REFUSED: Final = ("as", "as-uid", "as-groups", "as-user-extra", "username", "password")
 T = TypeVar("T")
 
 
@@ -225,6 +226,13 @@ async def _credentials(user: _Entry, cluster: _Entry, ca: bytes) -> tuple[str, b
     """Return the token, and a client certificate with its key; each may be empty."""
     certificate, key = user.data("client-certificate"), user.data("client-key")
     token = user.data("tokenFile").decode(errors="replace").strip() or user.text("token")  # as client-go
+    if not token and user.values.get("auth-provider"):
+        with user.checking("auth-provider: only oidc with a valid id-token, which kubectl renews"):
+            provider = user.values["auth-provider"]
+            token = provider["config"]["id-token"] if provider["name"] == "oidc" else ""
+            claims = msgspec.json.decode(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
+            if claims.get("exp", float("inf")) < time.time():
+                raise ValueError
     if not token and user.values.get("exec"):
         plugin = _Entry(f"{user.place}: exec", user.folder, user.get("exec", dict[str, Any], {}))
         status = await _run_plugin(plugin, cluster, ca)

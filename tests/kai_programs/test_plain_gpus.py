@@ -25,7 +25,7 @@ from tests.support.kube_user import MERGE, Asker
 from tests.support.pods import GPU, container
 
 Json = dict[str, Any]
-PODS = int(os.environ.get("KAISHARE_PLAIN_PODS", "48"))
+PODS = int(os.environ.get("KAISHARE_PLAIN_PODS", "36"))
 pytestmark = [pytest.mark.timeout(1800 + 2 * PODS), pytest.mark.slow]
 DRA: Final = "gpu.nvidia.com"
 """A DRA driver and its device class."""

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -180,11 +181,30 @@ async def test_requests_that_are_refused_at_the_same_time_start_the_plugin_once(
     assert (tmp_path / "runs").read_text() == "run\n" * 3, "a second 401 starts nothing"
 
 
+def identity_token(**claims: float) -> str:
+    return f"head.{base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip('=')}.signature"
+
+
+async def test_an_id_token_of_the_auth_provider_oidc_counts_while_it_is_valid(tmp_path: Path) -> None:
+    for token in (identity_token(), identity_token(exp=time.time() + 60)):
+        user = {"auth-provider": {"name": "oidc", "config": {"id-token": token}}}
+        access = await KubeConfig.load(kubeconfig(tmp_path, NOWHERE, user))
+        assert await access.headers() == (("Authorization", f"Bearer {token}"),)
+    expired, broken = identity_token(exp=time.time() - 1), "s3cret"
+    for name, token in (("oidc", expired), ("oidc", broken), ("gcp", identity_token())):
+        user = {"auth-provider": {"name": name, "config": {"id-token": token}}}
+        with pytest.raises(
+            AccessError, match=r'user "u": auth-provider: only oidc with a valid id-token'
+        ) as error:
+            await KubeConfig.load(kubeconfig(tmp_path, NOWHERE, user))
+        assert token not in str(error.value)
+
+
 @pytest.mark.parametrize(
     "user",
     [
         {"token": "s3cret", "as": "anne"}, {"token": "s3cret", "as-groups": ["system:masters"]}, {"as-uid": "1"},
-        {"as-user-extra": {"a": ["b"]}}, {"auth-provider": {"name": "oidc", "config": {"id-token": "s3cret"}}},
+        {"as-user-extra": {"a": ["b"]}},
         {"username": "me", "password": "s3cret"}, {"password": "s3cret"},
     ],
 )  # fmt: skip

