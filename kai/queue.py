@@ -5,7 +5,6 @@ from collections.abc import Collection, Mapping
 from msgspec import Struct
 
 from kai import keys
-from kai.numbers import parse_quantity
 from kai.pod import Quantity
 
 
@@ -67,32 +66,16 @@ class Queue(Struct, frozen=True):
 
     @property
     def gpu_limit(self) -> float | None:
-        """GPUs that the queue may use at most; None if unlimited or unknown."""
-        return _bound(self._gpus.limit)
-
-    @property
-    def _gpus(self) -> _Gpus:
-        return (self.spec.resources.gpu if self.spec.resources else None) or _Gpus()
+        """GPUs that the queue may use at most; None if unlimited, which KAI also writes as -1, or unknown."""
+        limit = gpu.limit if self.spec.resources and (gpu := self.spec.resources.gpu) else None
+        return None if limit is None or limit < 0 else limit
 
     @property
     def allocated(self) -> Mapping[str, Quantity]:
         """What the queue controller has entered as held by the pods of the queue and of its child queues."""
         return (self.status.allocated if self.status else None) or {}
 
-    @property
-    def allocated_gpus(self) -> float | None:
-        """GPUs that its pods hold; None if the queue controller has not entered a readable figure."""
-        try:
-            return float(parse_quantity(self.allocated[keys.GPU_RESOURCE]))
-        except (KeyError, ValueError, OverflowError):
-            return None
-
 
 def leaf_queues(queues: Collection[Queue]) -> frozenset[str]:
     """Return the queues that pods can name: those that are no other queue's parent."""
     return frozenset(queue.name for queue in queues) - {queue.parent for queue in queues}
-
-
-def _bound(value: float | None) -> float | None:
-    """Return a limit; KAI also writes -1 for none."""
-    return None if value is None or value < 0 else value

@@ -8,14 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from gpuagent.evaluation.saved_state import SavedState
 from gpuagent.gpus.gpu_reader import NvmlGpus
 from gpuagent.gpus.memory_limits import LimitAnswer, LimitKind
 from gpuagent.ledger.driver_limits import DriverLimits, held, variables_limit
+from gpuagent.verdicts.flag_reasons import FlagReason
+from gpuagent.verdicts.verdict import Change
 from kai.installation import SharingMode
 from service.log import JsonLog
-from tests.support.kube_objects import GPU_0
+from tests.support.kube_objects import GPU_0, uid
 from tests.support.limited_containers import LIMIT_KEY, REQUEST_KEY, LimitedNode, variables
 from tests.support.nvml_stub.build import ANSWERS, use_library
 from tests.support.samples import GIB, MIB
@@ -364,3 +369,89 @@ def test_only_certain_answers_say_that_nothing_is_held(
         assert leaf.kind in kinds
         assert is_on or leaf.kind is not LimitKind.NOT_SUPPORTED
         assert leaf.kind is LimitKind.NOT_SUPPORTED or (parent is not None and parent.kind in kinds)
+
+
+class Containers(RuleBasedStateMachine):
+    """Containers come and go, limits are set and cleared, and calls fail; the truth is kept beside."""
+
+    make: MakeNode
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = 0
+        self.node = self.make()
+
+    def teardown(self) -> None:
+        self.node.chain.source.close()
+        self.node.chain.limits.close()
+
+    @rule(backend=st.sampled_from(["misc", "dmem"]))
+    def reload_driver(self, backend: str) -> None:
+        self.node.backend = backend
+        if backend == "misc":
+            self.node.limits.clear()
+
+    @precondition(lambda self: len(self.node.groups) < 4)
+    @rule(own=st.booleans(), pods=st.booleans())
+    def start(self, own: bool, pods: bool) -> None:
+        self.number += 1
+        self.node.add(self.number, annotations=PROMISED)
+        if own:
+            self.node.limit(self.number, hard=P)
+        if pods:
+            self.node.limit_pod(self.number, hard=P)
+
+    @precondition(lambda self: self.node.groups)
+    @rule(data=st.data(), what=st.sampled_from(["set", "clear", "set pod", "clear pod", "no files", "end"]))
+    def change(self, data: st.DataObject, what: str) -> None:
+        number, container = data.draw(st.sampled_from(sorted(self.node.groups)))
+        path = self.node.groups[number, container]
+        if what == "set":
+            self.node.limits[path] = 0, P
+        elif what == "clear":
+            self.node.limits.pop(path, None)
+        elif what == "set pod":
+            self.node.limits[path.parent] = 0, P
+        elif what == "clear pod":
+            self.node.limits.pop(path.parent, None)
+        elif what == "no files":
+            self.node.without_files ^= {path}
+        else:
+            shutil.rmtree(path.parent)
+            self.node.used.pop(self.node.pids.pop((number, container)))
+            del self.node.groups[number, container]
+
+    @rule(code=st.sampled_from([0, 1, 2, 3, 6, 15, 27, 999]))
+    def fail_or_heal(self, code: int) -> None:
+        self.node.more = [f"fail nvmlDeviceGetMemoryLimits_v1 - {code}"] if code else []
+
+    @invariant()
+    def raises_no_flag_while_a_limit_is_held(self) -> None:
+        self.node.sample()
+        raised = {
+            change.verdict.key.uid
+            for change in self.node.chain.books.status().changes
+            if change.change is Change.FLAGGED and change.verdict.key.reason is FlagReason.LIMIT_NOT_IN_FORCE
+        }
+        limits = self.node.limits
+        held_uids = {
+            uid(number)
+            for (number, _), path in self.node.groups.items()
+            if path in limits or path.parent in limits
+        }
+        assert not raised & held_uids
+
+
+def test_no_history_raises_a_flag_while_a_limit_is_held(limited: MakeNode) -> None:
+    class Machine(Containers):
+        make = staticmethod(limited)
+
+    run = Machine.TestCase
+    run.settings = settings(
+        max_examples=50,
+        stateful_step_count=14,
+        phases=(Phase.generate,),
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    run("runTest").runTest()
