@@ -21,10 +21,7 @@ from service.text import one_line, quoted
 # Module and help of each command. A module has `add_arguments` and `run`; it is imported for its own command
 # only, since all of them take a second.
 _COMMANDS: Final = {
-    "explain": (
-        "console.explain.command",
-        "show what the webhook would do to pods of files or of a cluster",
-    ),
+    "explain": ("console.explain.command", "show what the webhook would do to pods of files or of a cluster"),
     "why": ("console.why.command", "say why a pod does not start, or what is wrong with it"),
     "doctor": ("console.doctor.command", "check webhook, policies, KAI and agents for problems"),
     "policies": ("console.policies", "list the policies of managed namespaces"),

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from console.cluster.facts import FactReader, items
+from kai.installation import SharingMode
 from kai.kaishare_keys import EXCLUDED_NAMESPACES
 from kai.queue import leaf_queues
 from kube.access import AccessError
@@ -170,6 +171,7 @@ class WebhookScope:
     default_mode: Mode = Mode.DEFAULT
     excluded: Collection[str] = EXCLUDED_NAMESPACES
     reads_labels: bool = True  # whether the policies are the labels of the namespaces, and not files
+    sharing_mode: SharingMode | None = None  # None if unknown
     notes: tuple[str, ...] = ()  # what could not be read, one line each
 
 
@@ -192,5 +194,6 @@ async def read_scope(client: KubeClient, default_mode: Mode | None = None) -> We
         default_mode=running.rules.default_mode,
         excluded=excluded_namespaces(running, next((hook for hook in hooks if hook.name == MUTATE), None)),
         reads_labels=running.published is None or running.published.policies != "files",
+        sharing_mode=running.rules.gpu_sharing_mode,
         notes=() if webhooks.is_missing else tuple(notes),
     )

@@ -5,7 +5,7 @@ The pods' own requests are added up by node, shared GPU and queue, and compared 
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
@@ -19,7 +19,6 @@ from console.doctor.accounting_reading import (
     gpus,
     read_books,
     reread,
-    titles,
 )
 from console.doctor.check_results import CheckResult, grouped, limited, ok, problem, unknown, warning
 from console.doctor.cluster_state import ClusterFacts
@@ -211,12 +210,8 @@ def _compare_nodes(result: AccountingComparison) -> None:
     for node in items(reading.cluster.nodes):
         name, total = node.name, sums[node.name]
         if node.gpus and total > node.gpus + TOLERANCE:
-            result.differ(
-                "node",
-                name,
-                what=f"node {one_line(name)} has {gpus(node.gpus)}, and its pods request {gpus(total)}:"
-                f" {titles(pods[name])}",
-            )
+            what = f"node {one_line(name)} has {gpus(node.gpus)}, and its pods request {gpus(total)}"
+            result.differ("node", name, what=f"{what}: {_names(pods[name])}")
         elif unknown[name]:
             result.unknown["node"][name] = unknown[name]
         elif total and not node.gpus:  # the device plugin is away, or DRA provides the GPUs
@@ -226,13 +221,8 @@ def _compare_nodes(result: AccountingComparison) -> None:
     for (node_name, group), parts in shared.items():
         total = sum(parts.values())
         if total > 1 + TOLERANCE:
-            result.differ(
-                "GPU group",
-                node_name,
-                group,
-                what=f"the shares of GPU group {one_line(group)} on node {one_line(node_name)} add up to"
-                f" {gpus(total)}: {titles(parts)}",
-            )
+            what = f"the shares of GPU group {one_line(group)} on node {one_line(node_name)} add up to"
+            result.differ("GPU group", node_name, group, what=f"{what} {gpus(total)}: {_names(parts)}")
 
 
 def _compare_limits(result: AccountingComparison) -> None:
@@ -268,23 +258,21 @@ def _compare_limits(result: AccountingComparison) -> None:
         members = [pod for queue in parts[name] for pod in pods[queue]] if detailed <= MOST_LINES else []
         status = gpu_amount(queue_above.allocated)
         by_kai = "" if status is None else f"; KAI's status has {gpus(status)}"
-        result.differ(
-            "limit",
-            name,
-            what=f"queue {quoted(name)} has a limit of {gpus(limit)}, and its pods request"
-            f" {gpus(totals[name])}{by_kai}{f': {titles(members)}' if members else ''}",
-            remedy=f"if the limit was not lowered while these pods ran: {REMEDY}",
-        )
+        what = f"queue {quoted(name)} has a limit of {gpus(limit)}, and its pods request {gpus(totals[name])}"
+        what += f"{by_kai}{f': {_names(members)}' if members else ''}"
+        remedy = f"if the limit was not lowered while these pods ran: {REMEDY}"
+        result.differ("limit", name, what=what, remedy=remedy)
     lost = [queue for queue in pods if queue not in by_name] if reading.cluster.queues.is_known else []
     members = [pod for queue in lost for pod in pods[queue] if _requested(reading, pod)]
     if members:
-        result.differ(
-            "no queue",
-            what=f"{counted(len(members), 'pod')} with GPUs in queues that do not exist: {titles(members)};"
-            f" queues: {listed([quoted(queue) for queue in lost])}",
-            remedy="no queue counts these pods: create the queues, or delete the pods",
-            evidence={pod.name for pod in members},
-        )
+        what = f"{counted(len(members), 'pod')} with GPUs in queues that do not exist: {_names(members)}"
+        what += f"; queues: {listed([quoted(queue) for queue in lost])}"
+        remedy = "no queue counts these pods: create the queues, or delete the pods"
+        result.differ("no queue", what=what, remedy=remedy, evidence={pod.name for pod in members})
+
+
+def _names(pods: Iterable[GpuRequest]) -> str:
+    return listed({pod.name for pod in pods})
 
 
 def _requested(reading: Reading, pod: GpuRequest) -> float:
@@ -301,8 +289,7 @@ class _Part:
     group: PodGroup | None
     spec_queue: str
     label_queue: str
-    counted_by_kai: float | None = 0.0
-    """The figure in the PodGroup's status; KAI counts no pod without a PodGroup in its namespace."""
+    counted_by_kai: float | None = 0.0  # by the PodGroup's status; KAI counts no pod without a PodGroup
     pods: list[GpuRequest] = field(default_factory=list)
     own: float = 0.0  # the pods' own requests, as far as they can be counted
     unknown: list[str] = field(default_factory=list)
@@ -381,7 +368,7 @@ def _add_queue(
     name: str,
     own: float,
     counted: float,
-    differing: Iterable[_Part],
+    differing: Sequence[_Part],
 ) -> None:
     """Add the difference between the requests of a queue's pods and KAI's figure, with its parts."""
     pods = [pod for part in differing for pod in part.pods]
@@ -396,11 +383,6 @@ def _add_queue(
         evidence.add((round(own, _DIGITS), round(counted, _DIGITS)))
         what = f"{what}, although the figures of its PodGroups agree with the pods"
         remedy = "read the log of KAI's queue-controller, which adds up the PodGroups"
-    if pods:
-        what = f"{what}: {titles(pods)}"
-    if unreadable := [pod.name for pod in pods if not pod.is_readable_by_status]:
-        what += f"; KAI's status cannot read {keys.GPU_FRACTION} of {listed(unreadable)}"
-        what += ", and leaves out their PodGroups"
-    if empty:
-        what = f"{what}; KAI counts PodGroups without bound pods: {listed(empty)}"
+    what += f": {_names(pods)}" if pods else ""
+    what += f"; KAI counts PodGroups without bound pods: {listed(empty)}" if empty else ""
     result.differ("queue", name, what=what, remedy=remedy, evidence=evidence)

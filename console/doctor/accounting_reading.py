@@ -14,21 +14,19 @@ from console.cluster.facts import FactReader, Listing, items
 from console.doctor.cluster_state import ClusterFacts, read_gpu_node
 from kai import keys
 from kai.installation import RESERVATION_NAMESPACE
-from kai.numbers import is_quantity, parse_int
+from kai.numbers import parse_int
 from kai.pod import Metadata, PodDocument, PodView, gpu_groups
 from kai.releases import Version
 from kai.share import MIB, Share, is_container_memory_key
 from kai.share_bytes import Card
 from kube import kinds
 from kube.kinds import Kind, PodGroup
-from service.text import counted, listed, quoted, shorten
+from service.text import shorten
 from webhook.policy.checks import gpus_of_regular_containers, whole_gpus
 
 CLAIMS: Final = "resource claims"  # the obstacle of a pod whose devices are not `nvidia.com/gpu` of the node
 DEFAULT_SUBGROUP: Final = "default"
 """The subgroup of a PodGroup or pod that names none (`job_info.go` of v0.9.8, v0.13.4 and v0.17.0)."""
-_HIDING_APPS: Final = frozenset({keys.RESERVATION_APP, "scaling-pod"})
-"""Values of `app` by which KAI recognises its own pods (`utility_pods.go`, v0.9.8 to v0.17.0)."""
 _LONGEST_KEY: Final = 100
 _CONTROLLERS: Final = frozenset({"podgroupcontroller", "queuecontroller"})
 """KAI's programs that write the status of PodGroups and queues; KAI's values can switch them off."""
@@ -51,13 +49,11 @@ class GpuRequest:
     regular: int  # whole GPUs of the regular containers, which KAI's status counts (`metadata/pod.go`)
     share: Share | None  # the share of a pod of KAI; other schedulers ignore the annotations
     obstacle: str  # why the GPUs of the pod cannot be counted, such as `resource claims`; empty if they can
-    is_readable_by_status: bool  # whether KAI's status can read `gpu-fraction`: no `0x1p-1` (`requested.go`)
     gpu_groups: tuple[str, ...]  # GPUs that the pod shares, by its labels
     pod_group: str  # name of the PodGroup; empty without the annotation
     queue_label: str
     subgroup: str
     deleted_at: datetime | None  # time of the request to delete the pod; None if there was none
-    hiding_key: str  # A label or annotation by which KAI counts the pod's GPUs as none; empty without one
 
     @property
     def not_counted(self) -> str:
@@ -119,13 +115,11 @@ def read_request(
         regular=regular,
         share=share,
         obstacle=obstacle,
-        is_readable_by_status=is_quantity(pod.annotations.get(keys.GPU_FRACTION, "0")),
         gpu_groups=tuple(dict.fromkeys(gpu_groups(pod.labels))) if share else (),
         pod_group=pod.annotations.get(keys.POD_GROUP_NAME, ""),
         queue_label=pod.labels.get(keys.QUEUE_LABEL, ""),
         subgroup=pod.labels.get(keys.SUBGROUP_NAME) or DEFAULT_SUBGROUP,
         deleted_at=_deleted_at(metadata),
-        hiding_key=_hiding_key(pod),
     )
 
 
@@ -156,14 +150,6 @@ def _deleted_at(metadata: _Metadata) -> datetime | None:
         return ends_at - timedelta(seconds=metadata.deletionGracePeriodSeconds or 0)
     except (ValueError, OverflowError):
         return datetime.min.replace(tzinfo=UTC)
-
-
-def _hiding_key(pod: PodView) -> str:
-    mig = next((key for key in pod.nvidia_annotations if key.startswith(keys.MIG_PREFIX)), None)
-    if mig is not None:
-        return f"annotation {shorten(mig, _LONGEST_KEY)}={quoted(pod.annotations[mig])}"
-    app = pod.labels.get(keys.APP_LABEL)
-    return f"label {keys.APP_LABEL}={app}" if app in _HIDING_APPS else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,12 +279,3 @@ async def reread(reader: FactReader, cluster: ClusterFacts) -> ClusterFacts:
 def gpus(amount: float) -> str:
     text = f"{amount:.3f}".rstrip("0").rstrip(".")
     return f"{text} GPU{'' if text == '1' else 's'}"
-
-
-def titles(pods: Collection[GpuRequest]) -> str:
-    """List pods; those with a key that hides their GPUs come first."""
-    hiding = {f"{pod.name} ({pod.hiding_key})" for pod in pods if pod.hiding_key}
-    others = {pod.name for pod in pods if not pod.hiding_key}
-    if not hiding:
-        return listed(others)
-    return listed(hiding) + (f", beside {counted(len(others), 'other pod')}" if others else "")

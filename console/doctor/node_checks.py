@@ -17,12 +17,7 @@ from typing import Final
 
 from console.cluster.agents import AGENT_LABELS, VERSION_LABEL, AgentReading, Agents
 from console.cluster.facts import FactReader, items
-from console.cluster.prometheus import (
-    GIVE_ONE,
-    Prometheus,
-    PrometheusError,
-    PrometheusOptions,
-)
+from console.cluster.prometheus import GIVE_ONE, Prometheus, PrometheusError, PrometheusOptions
 from console.doctor.check_results import CheckResult, grouped, limited, named, ok, problem, unknown, warning
 from console.doctor.cluster_state import PRESENT_LABEL, ClusterFacts, ClusterNode
 from console.doctor.sharing_checks import mode_findings

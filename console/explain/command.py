@@ -103,10 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--filename", **repeated, metavar="FILE|DIR|-", help=manifests)
     flag("-R", "--recursive", help="also read the directories below (default: the files in it only)")
     flag("--live", help="read a cluster's workloads instead of manifests: what would a new pod of each get?")
-    flag(
-        "--server",
-        help="also create each pod by dry run: what do the API server and all webhooks say?",
-    )
+    flag("--server", help="also create each pod by dry run: what do the API server and all webhooks say?")
     flag("-A", "--all-namespaces", help="with --live: the workloads of all namespaces")
     add_namespace(
         parser,

@@ -23,17 +23,7 @@ from textual.strip import Strip
 from textual.widgets import Footer, Input, Static
 
 from console.top.details import details_of, summary_of
-from console.top.fleet import (
-    GROUPS,
-    SORTS,
-    AgentState,
-    Arrangement,
-    Fleet,
-    Line,
-    Rounds,
-    arrange,
-    is_old,
-)
+from console.top.fleet import GROUPS, SORTS, AgentState, Arrangement, Fleet, Line, Rounds, arrange, is_old
 from console.top.layout import Layout, layout
 from console.top.pod_rows import SIGNS, PodRow, Tier, sign
 from console.top.text import gpu_lines, head

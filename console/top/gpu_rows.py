@@ -8,13 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from console.help import link
-from gpuagent.api_types import (
-    AgentResponse,
-    ApiGpu,
-    ApiLostGpu,
-    ApiVerdict,
-    is_noticeable_risk,
-)
+from gpuagent.api_types import AgentResponse, ApiGpu, ApiLostGpu, ApiVerdict, is_noticeable_risk
 from service.names import LONGEST_SUBDOMAIN
 from service.text import one_line
 from service.units import size

@@ -8,6 +8,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,12 +18,17 @@ from console.text_table import shown_widths, table_lines
 from console.usage.advice import KnownNamespace
 from console.usage.options import add_usage_options, open_prometheus, parse_window
 from console.usage.page import Html, element, picture, render
-from console.usage.pod_use import Window
+from console.usage.pod_use import PodUse, Window
 from console.usage.records import read_usage
 from console.usage.suggestions import Advice, AdviceRow, Balance, Namespaces, Strategy
+from kai.frameworks import may_run_framework, settings_of
+from kai.installation import SharingMode
+from kai.kaishare_keys import FRAMEWORK_MEMORY
 from kai.keys import QUEUE_LABEL
-from kube.answers import AccessError, ApiError
+from kai.pod import PodView, decode_pod
+from kube.answers import REQUEST_ERRORS, AccessError, ApiError
 from kube.client import KubeClient
+from kube.kinds import PODS
 from service.command import (
     UsageError,
     add_namespace,
@@ -33,7 +39,7 @@ from service.command import (
     write_warning,
 )
 from service.log_writer import discard_library_logs
-from service.text import counted, fold, one_line, quoted
+from service.text import MALFORMED, counted, fold, one_line, quoted
 from service.units import size
 from webhook.policy.labels import Mode, PolicyMetadata
 
@@ -43,6 +49,7 @@ _NOT_READ: Final = (
 )
 _NUMBER: Final = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
 _NONE: Final = "-"
+_MOST_LISTED: Final = 32  # namespaces whose pods are read
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -107,28 +114,63 @@ async def _advice(arguments: argparse.Namespace, strategy: Strategy, window: Win
         usage = await read_usage(
             prometheus, window, quantile=strategy.quantile, namespace=arguments.namespace or ""
         )
-        namespaces, notes = await read_namespaces(client, arguments.namespace, arguments.default_mode)
+        namespaces, notes, mode = await read_namespaces(client, arguments.namespace, arguments.default_mode)
+        options = await read_options(client, usage.uses, mode) if isinstance(client, KubeClient) else {}
     remarks = (*usage.remarks, *prometheus.remarks, *notes)
-    return strategy.advise(usage.uses, namespaces, dropped=usage.dropped, remarks=remarks)
+    return strategy.advise(usage.uses, namespaces, options=options, dropped=usage.dropped, remarks=remarks)
+
+
+async def read_options(
+    client: KubeClient, uses: Sequence[PodUse], mode: SharingMode | None
+) -> dict[str, str]:
+    """Return by UID what pods run that take what they are given, with the option.
+
+    Only pods that still exist are read, in at most `_MOST_LISTED` namespaces; a list that fails is left out.
+    """
+    wanted = {use.names for use in uses if use.is_current and use.keeps_share and not use.names.vcluster}
+    uids, options = {names.uid for names in wanted}, {}
+    for name in sorted({names.namespace for names in wanted})[:_MOST_LISTED]:
+        with suppress(*REQUEST_ERRORS, *MALFORMED):
+            async with client.list_objects(PODS.path(name)) as pods:
+                async for item in pods:
+                    uid = PODS.decode(item).metadata.uid
+                    if uid in uids and (option := option_of(decode_pod(item), mode)):
+                        options[uid] = option
+    return options
+
+
+def option_of(pod: PodView, mode: SharingMode | None) -> str:
+    """Return the framework of a pod that takes what it is given, and what to do; empty without one."""
+    settings = (found for each in filter(may_run_framework, pod.containers) for found in settings_of(each))
+    framework = next((setting.framework for setting in settings), None)
+    if framework is None or mode is SharingMode.HAMI_CORE:
+        return (
+            f"{framework.name}, which takes a part of its share: its option need not change"
+            if framework
+            else ""
+        )
+    label = f"label the namespace {FRAMEWORK_MEMORY}=set"
+    return f"{framework.name}: change {framework.shown} with the share, or {label}"
 
 
 async def read_namespaces(
     client: KubeClient | AccessError, name: str | None, default_mode: Mode | None
-) -> tuple[Namespaces, list[str]]:
-    """Read the labels of all namespaces, or of one; also return sentences on what could not be read."""
+) -> tuple[Namespaces, list[str], SharingMode | None]:
+    """Read the labels of all namespaces, or of one; also say what could not be read, and KAI's mode."""
     if not isinstance(client, KubeClient):
-        return None, [_NOT_READ.format(one_line(str(client)))]
+        return None, [_NOT_READ.format(one_line(str(client)))], None
     scope = await read_scope(client, default_mode)
     notes = [f"{note[:1].upper()}{note[1:]}." for note in scope.notes]
     try:
         found = await fetch_namespaces(client, name)
     except ApiError as error:
         if error.is_forbidden:
-            return None, [_NOT_READ.format(one_line(str(error)))]
+            return None, [_NOT_READ.format(one_line(str(error)))], scope.sharing_mode
         if not error.is_not_found:
             raise
         found = {}
-    return {each: known_namespace(each, metadata, scope) for each, metadata in found.items()}, notes
+    known = {each: known_namespace(each, metadata, scope) for each, metadata in found.items()}
+    return known, notes, scope.sharing_mode
 
 
 def known_namespace(name: str, metadata: PolicyMetadata, scope: WebhookScope) -> KnownNamespace:

@@ -50,6 +50,12 @@ class RecordedTime(NamedTuple):
     remarks: tuple[str, ...] = ()
 
 
+def claimed_pods(matchers: str, window: Window) -> str:
+    """Return an expression with a value for each pod, by UID, whose share is a resource claim."""
+    series = f'{_SHARE}{{{matchers},source="resource-claim"}}[{range_of(window.length)}:5m]'
+    return f"count by (uid) (last_over_time({series}))"
+
+
 async def read_recorded_time(prometheus: Prometheus, window: Window, namespace: str = "") -> RecordedTime:
     """Compare the time with records with the time with pods, in a namespace of the host or in all.
 
@@ -190,7 +196,6 @@ async def read_usage(
         descriptions[_key(series.labels)].append(series)
     step = "" if window.step == _STEP else f":{window.step}s"
     used = f"{_USED}{{{matchers}}}[{range_of(window.length)}{step}]"
-    claimed = f'{_SHARE}{{{matchers},source="resource-claim"}}[{range_of(window.length)}:5m]'
     known = over_time("count_over_time", _USED, _LABELS)
     over = over_time("sum_over_time", _OVER, _LABELS)
     queries = {
@@ -202,7 +207,7 @@ async def read_usage(
         "current": f"max by ({_ON_GPU}) ({_SHARE_RATIO}{{{matchers}}})",  # of pods that exist at the end
         "largest": over_time("max_over_time", _SHARE_RATIO),
         "smallest": over_time("min_over_time", _SHARE_RATIO),
-        "claimed": f"count by (uid) (last_over_time({claimed}))",
+        "claimed": claimed_pods(matchers, window),
     }
     figures = dict(zip(queries, await asyncio.gather(*map(by_pod, queries.values())), strict=True))
     # The quantiles with all descriptions of a pod together, which is slower.

@@ -17,7 +17,8 @@ from console.text_table import shown_widths, table_lines
 from console.usage.options import add_usage_options, open_prometheus, parse_window
 from console.usage.page import element, render
 from console.usage.pod_use import HOUR, LEAST_KNOWN, Window, are_names
-from console.usage.records import DESCRIBED, SEEN, range_of, read_recorded_time
+from console.usage.records import DESCRIBED, SEEN, claimed_pods, range_of, read_recorded_time
+from kai.frameworks import FRAMEWORKS
 from service.command import UsageError, columns_of, read_by, write_document, write_lines, write_warning
 from service.log_writer import discard_library_logs
 from service.names import is_gpu_model
@@ -147,15 +148,22 @@ async def read_sums(
         for what in ("max", "min")
     )
     queries.append(f"sum by ({by}) ({last} - {first}) / {HOUR}")
+    queries.append(f"count({claimed_pods(prometheus.selector, window)})")
+    queries.append(f"sum by (framework) (increase(kaishare_webhook_framework_options_total{time}))")
     most = window.length / HOUR * _MOST_GPUS
     answers = await asyncio.gather(*(prometheus.instant(query, window.end, most=most) for query in queries))
     sums = dict(zip(FIGURES, answers, strict=False))
-    spans = {frozenset(names.items()): hours for names, hours in answers[-1]}
+    spans = {frozenset(names.items()): hours for names, hours in answers[-3]}
     sums["expected"] = [
         (names, max(hours, spans.get(frozenset(names.items()), 0.0)) / recorded.part)
         for names, hours in sums["expected"]
     ]
-    return sums, (*recorded.remarks, *prometheus.remarks)
+    claims = "with a resource claim: promised is what the claim asks for; KAI's queues do not count it."
+    told = [f"{counted(round(pods), 'pod')} {claims}" for _, pods in answers[-2]]
+    kept = {names.get("framework"): round(pods) for names, pods in answers[-1]}
+    if counts := [f"{row.name} {kept[row.key]}" for row in FRAMEWORKS if kept.get(row.key)]:
+        told.append(f"New pods that an option set by the webhook keeps to their share: {', '.join(counts)}.")
+    return sums, (*told, *recorded.remarks, *prometheus.remarks)
 
 
 def _price(text: str) -> tuple[str, float]:

@@ -37,6 +37,7 @@ SEVERAL_GPUS: Final = "pods with several GPUs"
 _UNKNOWN: Final = KnownNamespace(PolicyMetadata(), None)
 """A namespace inside a vCluster, or one whose labels could not be read."""
 _ABSENT: Final = KnownNamespace(PolicyMetadata(), None, "the namespace does not exist")
+_NO_OPTIONS: Final[Mapping[str, str]] = {}
 _JOB: Final = "Job"
 _STATEFUL_SET: Final = "StatefulSet"
 _INDEX: Final = re.compile(r"-[0-9]{1,6}\Z")  # end of the name of a JobSet's Job: `train-workers-0`
@@ -121,9 +122,13 @@ class Strategy:
     kubeconfig: str = ""
 
     def advise(
-        self, uses: Sequence[PodUse], namespaces: Namespaces, *, dropped: int = 0, remarks: Sequence[str] = ()
-    ) -> Advice:
-        """Make the advice. Pods with invalid names are counted besides those that were `dropped` before."""
+        self, uses: Sequence[PodUse], namespaces: Namespaces, *, options: Mapping[str, str] = _NO_OPTIONS,
+        dropped: int = 0, remarks: Sequence[str] = (),
+    ) -> Advice:  # fmt: skip
+        """Make the advice. Pods with invalid names are counted besides those that were `dropped` before.
+
+        `options` tells by UID what pods run that take what they are given, with the option.
+        """
         valid = [use for use in uses if use.names.are_valid]
         invalid = {use.names.uid for use in uses} - {use.names.uid for use in valid}
         gpus = Counter(uid for uid, _ in {(use.names.uid, use.names.gpu_uuid) for use in valid})
@@ -139,6 +144,9 @@ class Strategy:
         for key in sorted(groups):
             known = _known(namespaces, key.namespace, key.vcluster)
             rows.append(self._row(key, groups[key], known, contradictions.get(key, "")))
+        for row in rows:
+            told = Counter(options[uid] for uid in {use.names.uid for use in row.uses} & options.keys())
+            row.notes += (f"{counted(pods, 'pod')} of {row.pods} with {each}" for each, pods in told.items())
         outside = {use.names.uid for use in valid if use.is_current and use.gpu_bytes is None}
         if outside and not self.by_workload:
             pods = counted(len(outside), "pod")

@@ -34,6 +34,8 @@ _MOST_GPUS = 1 << 63  # a quantity may be larger than any float
 ROUNDING: Final = 1e-9  # so that 3 × 0.1 is within a cap of 0.3
 _CONFIGMAP = re.compile("(.+)-[a-z0-9]{7}-shared-gpu")
 CONFIG_MAP_FORM: Final = _CONFIGMAP.pattern
+CONFIG_MAP_ENDING: Final = len("-1234567-shared-gpu")
+"""Length of what follows the stem of such a name."""
 LONGEST_RESOURCE = 100
 """Maximum length of a resource name in a message, in characters."""
 _LONGEST_SHARE = 40

@@ -2,11 +2,17 @@
 
 import csv
 import io
+from unittest.mock import AsyncMock, patch
 
 import pytest
+from aiohttp import web
 
 from console.cli import main
-from console.usage.report import Report, as_html, as_text, build_report, row_labels
+from console.cluster.prometheus import Prometheus, PrometheusOptions
+from console.usage.pod_use import Window
+from console.usage.records import RecordedTime
+from console.usage.report import Report, as_html, as_text, build_report, read_sums, row_labels
+from tests.support.prometheus_standin import prometheus_standin
 
 T4, H100 = "Tesla T4", "NVIDIA H100 80GB HBM3"
 
@@ -73,3 +79,28 @@ def test_active_and_idle_are_marked_where_the_utilisation_was_rarely_known() -> 
         assert any(line.startswith("! the use") for line in lines) == bool(mark)
         cell = f'<td class="figure marked" data-name="active">0.1{mark}</td>'
         assert as_html(active).count(cell) == (2 if mark else 0)
+
+
+async def test_claims_and_options_that_the_webhook_set_are_told() -> None:
+    """The queries run on a real Prometheus, too, in test_against_prometheus."""
+    options = {"vllm": 11.7, "jax": 3.0, "cupy": 0.2, "forged": 9.0}
+
+    async def respond(request: web.Request) -> web.Response:
+        query = (await request.post())["query"]
+        samples = [({}, 2.0)] if "resource-claim" in query else []
+        if "framework_options" in query:
+            samples = [({"framework": name}, value) for name, value in options.items()]
+        result = [{"metric": labels, "value": [0, str(value)]} for labels, value in samples]
+        return web.json_response({"status": "success", "data": {"resultType": "vector", "result": result}})
+
+    recorded = AsyncMock(return_value=RecordedTime('job="j"', 1.0))
+    with patch("console.usage.report.read_recorded_time", recorded):
+        async with (
+            prometheus_standin(respond) as standin,
+            Prometheus.open(PrometheusOptions(url=standin.url)) as client,
+        ):
+            _, remarks = await read_sums(client, row_labels(["namespace"]), Window(start=0, end=3600))
+    assert remarks == (
+        "2 pods with a resource claim: promised is what the claim asks for; KAI's queues do not count it.",
+        "New pods that an option set by the webhook keeps to their share: vLLM 12, JAX 3.",
+    )
