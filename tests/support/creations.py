@@ -66,7 +66,8 @@ class Creations:
     def assert_none_is_lost(self) -> None:
         """Assert that each of enough pods was admitted with queue and share."""
         assert self.failed == []
-        assert self.changed == self.made > RATE
+        assert self.changed == self.made, f"{self.made - self.changed} of {self.made} pods are unchanged"
+        assert self.made > RATE
 
 
 @contextlib.asynccontextmanager
