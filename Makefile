@@ -29,7 +29,7 @@ help:
 	@echo "make test-oldest  run tests of chart, guard, services and console on Kubernetes $(OLDEST_KUBERNETES) (OLDEST_ASSETS=FOLDER)"
 	@echo "make node         build the images, and run the chart from them on a real kubelet (needs root; NODE_ASSETS=FOLDER)"
 	@echo "make nightly      run the tests with their full tables and ten times as many generated cases"
-	@echo "make lint         run ruff, mypy, import-linter, and the checks of sizes and wording"
+	@echo "make lint         run ruff, mypy and import-linter"
 	@echo "make docs         generate the tables of the documentation"
 	@echo "make site         build the site of the documentation in .site/html (OFFLINE=true for one that opens from a folder)"
 	@echo "make chart        generate the chart's dashboards, rules, policies and table of values"
@@ -71,7 +71,6 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n 0 -q --no-header --durations 0 tests/project/test_house.py
 
 demo: $(STAMP)
 	@$(BIN)/python -m examples.demo $(if $(KEEP),--keep)

@@ -69,7 +69,7 @@ async def test_fifteen_seconds_in_use(plane: ControlPlane, tmp_path: Path) -> No
 
 # The webhook and the admission policies do the same: the short form of tests/comparisons/admission_forms.py.
 
-PODS = int(os.environ.get("KAISHARE_GENERATED_PODS", scaled(35)))
+PODS = int(os.environ.get("KAISHARE_GENERATED_PODS", scaled(25)))
 """Number of generated pods; a larger one takes longer and finds more."""
 
 

@@ -176,6 +176,7 @@ async def test_an_upgrade_loses_no_pod_creation(plane: ControlPlane, tmp_path: P
     assert [hook["matchConditions"] for hook in hooks] == [hook["matchConditions"] for hook in expected]
 
 
+@pytest.mark.nightly  # tests/node rolls back on a real node
 async def test_a_rollback_loses_no_pod_creation(plane: ControlPlane, tmp_path: Path) -> None:
     async with serving_and_used(plane, OLD_CHART, tmp_path) as (release, replicas, creations):
         await asyncio.to_thread(release.upgrade, tmp_path, version="0.2.9")

@@ -234,7 +234,7 @@ class TestInABrowser:
             await browser.show(1280, 800)
             worked, keys = [], []
             await browser.send("Performance.enable", timeDomain="threadTicks")
-            for _ in range(5):
+            for _ in range(3):
                 await browser.open("about:blank")
                 before = await thread_seconds(browser)
                 await browser.send("Page.navigate", url=url)
