@@ -35,8 +35,6 @@ REMEDY: Final = (
 _WITHOUT: Final = "the requests of pods were not compared with KAI's figures"
 _LONG: Final = timedelta(minutes=5)  # after which a deleted pod is reported; most pods end within 30 s
 _PAUSE_SECONDS: Final = 4.0  # before the second reading; KAI writes its status a second after a change
-_LONGEST_SECONDS: Final = 365 * 86_400.0  # of an age; a grace period that tenants write may be longer
-_DIGITS: Final = 3
 
 
 @dataclass(slots=True)
@@ -133,7 +131,7 @@ def _deleted_pods(reading: Reading) -> Iterator[CheckResult]:
     if now is None and deleted:
         yield unknown("the API server's time is unknown: deleted pods that still run were not checked")
     ages = {name: (now - at).total_seconds() for name, at in deleted if now - at > _LONG} if now else {}
-    if old := [f"{name} ({duration(min(age, _LONGEST_SECONDS))} ago)" for name, age in ages.items()]:
+    if old := [f"{name} ({duration(min(age, 365 * 86_400))} ago)" for name, age in ages.items()]:
         yield warning(
             f"{counted(len(old), 'deleted pod')} with GPUs, which KAI no longer counts in a queue:"
             f" {listed(old)}",
@@ -374,13 +372,13 @@ def _add_queue(
     pods = [pod for part in differing for pod in part.pods]
     empty = ["/".join(part.group.metadata.key) for part in differing if part.group and not part.pods]
     evidence: set[object] = {
-        (part.group.metadata.key if part.group else part.pods[0].name, round(part.difference, _DIGITS))
+        (part.group.metadata.key if part.group else part.pods[0].name, round(part.difference, 3))
         for part in differing
     }
     what = f"the pods of queue {title} request {gpus(own)}, and KAI counts {gpus(counted)}"
     remedy = REMEDY
     if not evidence:  # pods that start and end may make the same totals differ twice
-        evidence.add((round(own, _DIGITS), round(counted, _DIGITS)))
+        evidence.add((round(own, 3), round(counted, 3)))
         what = f"{what}, although the figures of its PodGroups agree with the pods"
         remedy = "read the log of KAI's queue-controller, which adds up the PodGroups"
     what += f": {_names(pods)}" if pods else ""

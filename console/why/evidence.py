@@ -31,6 +31,8 @@ _UNEXPLAINED: Final = ("Unable to schedule pod", "Unable to schedule podgroup")
 _MOST_CLAIMS: Final = 8  # ResourceClaims of a pod that a sentence names
 SMALLEST: Final = 0.005  # half of the smallest part of a GPU that KAI counts
 _MOST_GPUS: Final = 65536  # more GPUs than any node has; a larger number is no number of GPUs
+_CONTROLLERS: Final = ("ReplicaSet", "Job", "StatefulSet", "DaemonSet", "ReplicationController")
+"""Controllers whose pods work for themselves; pods of others may be ranks of one job."""
 _MOST_HOLDERS: Final = 3  # pods that are named
 _LATEST: Final = datetime.max.replace(tzinfo=UTC)
 
@@ -157,6 +159,12 @@ class PodEvidence:
         """Number of pods that KAI starts together; None if the PodGroup is not known."""
         group = self.pod_group.known
         return None if group is None else max(group.spec.min_member or 1, 1)
+
+    def is_rank(self, pod: Pod) -> bool:
+        """Whether the pod is one of several that start together: by its PodGroup, else by its controller."""
+        owner = pod.metadata.owner
+        by_owner = owner is not None and owner.controller and owner.kind not in _CONTROLLERS
+        return bool(by_owner) if self.gang_size is None else self.gang_size > 1
 
     @property
     def queue_name(self) -> str:

@@ -116,7 +116,8 @@ class _Reading:
         """Yield the requests that the state of the pod needs."""
         if pod.is_bound and pod.gpu_groups:
             yield self._read("shared_gpu_pods", self._list_reservations(pod))
-            yield self._read("group_members", self._list_group_members(pod))
+            if self.evidence.is_rank(pod):
+                yield self._read("group_members", self._list_group_members(pod))
         if pod.is_bound and pod.status.phase == "Running":
             yield self._read_figures(pod, agents)
         elif not pod.is_bound and not pod.spec.scheduling_gates:

@@ -126,8 +126,6 @@ def _is_last(evidence: PodEvidence, reason: str) -> bool:
 _STARTING: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
 _MANY_RESTARTS: Final = 3
 _LONGEST: Final = 4096  # characters of the kubelet's message that are read
-_CONTROLLERS: Final = ("ReplicaSet", "Job", "StatefulSet", "DaemonSet", "ReplicationController")
-"""Controllers whose pods work for themselves; pods of others may be ranks of one job."""
 _BY_EVENT: Final = {reason.event_reason: reason for reason in FlagReason}
 _NOT_STARTED: Final = ("StartError", "ContainerCannotRun")
 """Reasons of a container that has "ended", though the runtime never started it (containerd, Docker)."""
@@ -200,11 +198,8 @@ def bound(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
         what = "the pod runs, and its GPU has no reservation pod: KAI may give the GPU to other pods, or"
         what, known = f"{what} delete this pod", [evidence.shared_gpu_pods]
         yield finding(evidence, "no-reservation", what, "delete-missed", excluded_by=known)
-    owner, size_of_gang = pod.metadata.owner, evidence.gang_size
-    is_gang = owner is not None and owner.controller and owner.kind not in _CONTROLLERS
-    is_gang = is_gang if size_of_gang is None else size_of_gang > 1
     others = sum(each.pod_group_name == pod.pod_group_name for each in items(evidence.group_members))
-    if is_gang and others:  # NCCL refuses two ranks on a device
+    if evidence.is_rank(pod) and others:  # NCCL refuses two ranks on a device
         what = f"the pod runs on the same GPU as {counted(others, 'other pod')} of its job"
         yield finding(evidence, "ranks-share-gpu", what, "whole-gpus-for-ranks", "one-pod-for-ranks")
     yield from _notes(evidence, pod)
