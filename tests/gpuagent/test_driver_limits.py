@@ -442,6 +442,7 @@ class Containers(RuleBasedStateMachine):
         assert not raised & held_uids
 
 
+@pytest.mark.nightly
 def test_no_history_raises_a_flag_while_a_limit_is_held(limited: MakeNode) -> None:
     class Machine(Containers):
         make = staticmethod(limited)
