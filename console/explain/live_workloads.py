@@ -86,7 +86,7 @@ def _served(kind: str) -> ServedKind:
     return ServedKind(group=group, version="v1", kind=kind, resource=f"{kind.lower()}s", is_namespaced=True)
 
 
-_PODS: Final = _served("Pod")
+SERVED_PODS: Final = _served("Pod")
 _OWNERS_FIRST: Final = "CronJob Deployment StatefulSet DaemonSet ReplicationController Job ReplicaSet"
 _BUILT_IN: Final = tuple(map(_served, _OWNERS_FIRST.split()))
 _NEEDED_TO_COUNT: Final = ("pods", "replicasets", "jobs", "statefulsets")  # the last make pods for owners
@@ -106,7 +106,7 @@ async def live_workloads(
     reading = _Reading(FactReader(client, seconds=_MOST_SECONDS), explainer, namespaces)
     for kind in (*await reading.operators(), *_BUILT_IN):
         await reading.list(kind, partial(reading.take_workload, kind))
-    await reading.list(_PODS, reading.take_pod)
+    await reading.list(SERVED_PODS, reading.take_pod)
     return sorted(reading.items(), key=lambda item: (item.namespace, item.title)), list(reading.notes())
 
 
@@ -229,7 +229,7 @@ class _Reading:
         group.running += asked_now(document)
         if top is None and (group.newest is None or _age_key(metadata) > _age_key(group.newest)):
             group.newest = metadata
-            group.items = explain_object(self.explainer, _PODS, metadata, document, owner)
+            group.items = explain_object(self.explainer, SERVED_PODS, metadata, document, owner)
 
     def _group(self, key: ObjectKey) -> _Group | None:
         """Return the group of a workload, pod or owner, a new one if needed; None if there are too many."""

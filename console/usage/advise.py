@@ -143,12 +143,10 @@ def option_of(pod: PodView, mode: SharingMode | None) -> str:
     """Return the framework of a pod that takes what it is given, and what to do; empty without one."""
     settings = (found for each in filter(may_run_framework, pod.containers) for found in settings_of(each))
     framework = next((setting.framework for setting in settings), None)
-    if framework is None or mode is SharingMode.HAMI_CORE:
-        return (
-            f"{framework.name}, which takes a part of its share: its option need not change"
-            if framework
-            else ""
-        )
+    if framework is None:
+        return ""
+    if mode is SharingMode.HAMI_CORE:
+        return f"{framework.name}, which takes a part of its share: its option need not change"
     label = f"label the namespace {FRAMEWORK_MEMORY}=set"
     return f"{framework.name}: change {framework.shown} with the share, or {label}"
 

@@ -159,11 +159,13 @@ async def read_sums(
         for names, hours in sums["expected"]
     ]
     claims = "with a resource claim: promised is what the claim asks for; KAI's queues do not count it."
-    told = [f"{counted(round(pods), 'pod')} {claims}" for _, pods in answers[-2]]
+    sentences = [f"{counted(round(pods), 'pod')} {claims}" for _, pods in answers[-2]]
     kept = {names.get("framework"): round(pods) for names, pods in answers[-1]}
     if counts := [f"{row.name} {kept[row.key]}" for row in FRAMEWORKS if kept.get(row.key)]:
-        told.append(f"New pods that an option set by the webhook keeps to their share: {', '.join(counts)}.")
-    return sums, (*told, *recorded.remarks, *prometheus.remarks)
+        sentences.append(
+            f"New pods that an option set by the webhook keeps to their share: {', '.join(counts)}."
+        )
+    return sums, (*sentences, *recorded.remarks, *prometheus.remarks)
 
 
 def _price(text: str) -> tuple[str, float]:

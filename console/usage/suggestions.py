@@ -145,8 +145,10 @@ class Strategy:
             known = _known(namespaces, key.namespace, key.vcluster)
             rows.append(self._row(key, groups[key], known, contradictions.get(key, "")))
         for row in rows:
-            told = Counter(options[uid] for uid in {use.names.uid for use in row.uses} & options.keys())
-            row.notes += (f"{counted(pods, 'pod')} of {row.pods} with {each}" for each, pods in told.items())
+            frameworks = Counter(options[uid] for uid in {use.names.uid for use in row.uses} & options.keys())
+            row.notes += (
+                f"{counted(pods, 'pod')} of {row.pods} with {each}" for each, pods in frameworks.items()
+            )
         outside = {use.names.uid for use in valid if use.is_current and use.gpu_bytes is None}
         if outside and not self.by_workload:
             pods = counted(len(outside), "pod")

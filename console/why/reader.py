@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 from typing import Any, Final, cast
 
 from console.cluster.agents import AgentOptions, Agents
-from console.cluster.facts import MISSING, NOT_READ, Fact, FactReader, Listing, ServedKind, Why, items
+from console.cluster.facts import MISSING, NOT_READ, Fact, FactReader, Listing, Why, items
 from console.cluster.rules import is_missed_by_kai
 from console.cluster.webhook import does_not_exist, kai_namespace, read_settings
 from console.explain.explainer import ExplainedPod, Explainer
-from console.explain.live_workloads import explain_object
+from console.explain.live_workloads import SERVED_PODS, explain_object
 from console.explain.text import headline, reason_code
 from console.why import target
 from console.why.causes.unscheduled import is_in_kai
@@ -49,7 +49,6 @@ _NOT_SUCCEEDED: Final = {"fieldSelector": "status.phase!=Succeeded"}
 _SCALING: Final = "kai-scale-adjust"  # namespace of KAI's node-scale-adjuster (v0.17.0 `options.go`)
 _SCALING_QUERY: Final = {"labelSelector": "app=scaling-pod"}
 _OF_FULL_QUEUES: Final = ("OverLimit", "NonPreemptibleOverQuota")
-_PODS: Final = ServedKind(group="", version="v1", kind="Pod", resource="pods", is_namespaced=True)
 
 _Work = Iterator[Coroutine[Any, Any, None]]
 
@@ -274,7 +273,7 @@ class _Reading:
         own = metadata.policy(name, published.rules.default_mode)
         explainer = Explainer(name, {} if own is None else {name: own}, published.rules)
         owned = FullMeta(pod.name, name)
-        for item in explain_object(explainer, _PODS, owned, pod.document, None):
+        for item in explain_object(explainer, SERVED_PODS, owned, pod.document, None):
             if isinstance(item, ExplainedPod):
                 old, new = item.earlier, item.mutation.decision
                 is_older = old is not None and not old.is_current and old.reason != new.reason.code
