@@ -159,13 +159,11 @@ async def read_sums(
         for names, hours in sums["expected"]
     ]
     claims = "with a resource claim: promised is what the claim asks for; KAI's queues do not count it."
-    sentences = [f"{counted(round(pods), 'pod')} {claims}" for _, pods in answers[-2]]
+    notes = [f"{counted(round(pods), 'pod')} {claims}" for _, pods in answers[-2]]
     kept = {names.get("framework"): round(pods) for names, pods in answers[-1]}
     if counts := [f"{row.name} {kept[row.key]}" for row in FRAMEWORKS if kept.get(row.key)]:
-        sentences.append(
-            f"New pods that an option set by the webhook keeps to their share: {', '.join(counts)}."
-        )
-    return sums, (*sentences, *recorded.remarks, *prometheus.remarks)
+        notes.append(f"New pods that an option set by the webhook keeps to their share: {', '.join(counts)}.")
+    return sums, (*notes, *recorded.remarks, *prometheus.remarks)
 
 
 def _price(text: str) -> tuple[str, float]:

@@ -145,10 +145,8 @@ class Strategy:
             known = _known(namespaces, key.namespace, key.vcluster)
             rows.append(self._row(key, groups[key], known, contradictions.get(key, "")))
         for row in rows:
-            frameworks = Counter(options[uid] for uid in {use.names.uid for use in row.uses} & options.keys())
-            row.notes += (
-                f"{counted(pods, 'pod')} of {row.pods} with {each}" for each, pods in frameworks.items()
-            )
+            seen = Counter(options[uid] for uid in {use.names.uid for use in row.uses} & options.keys())
+            row.notes += (f"{counted(pods, 'pod')} of {row.pods} with {each}" for each, pods in seen.items())
         outside = {use.names.uid for use in valid if use.is_current and use.gpu_bytes is None}
         if outside and not self.by_workload:
             pods = counted(len(outside), "pod")
